@@ -213,9 +213,11 @@ def round_trip(model: PreTrainedModel, base: torch.Tensor) -> Iterator[tuple[str
         yield "merge", deviation(logits_of(merged, IDS), expected)
 
 
-def outside(model: PreTrainedModel, base: torch.Tensor, base_words: torch.Tensor) -> Iterator[tuple[str, float]]:
+def outside(
+    model: PreTrainedModel, base: torch.Tensor, base_words: torch.Tensor, is_causal: bool
+) -> Iterator[tuple[str, float]]:
     """Yield infinity for what injection changes and should not, by one bit: a text without numbers, a text whose gates
-    are closed, logits before the first injection; and if it changes nothing."""
+    are closed, and in a causal model logits before the first injection; and if it changes nothing."""
     words, logits = logits_of(model, encode(WORDS)), logits_of(model, IDS)
     decision = last_decision(model)
     assert decision is not None
@@ -224,7 +226,8 @@ def outside(model: PreTrainedModel, base: torch.Tensor, base_words: torch.Tensor
         closed = logits_of(model, IDS)
     yield "no numbers", 0.0 if torch.equal(words, base_words) else float("inf")
     yield "closed gates", 0.0 if torch.equal(closed, base) else float("inf")
-    yield "before the first number", deviation(logits[:, :first], base[:, :first])
+    if is_causal:
+        yield "before the first number", deviation(logits[:, :first], base[:, :first])
     yield "effect", 0.0 if deviation(logits[:, first:], base[:, first:]) > TOLERANCE else float("inf")
 
 
@@ -251,7 +254,7 @@ def _tried(call: Callable[[], float], tolerance: float = TOLERANCE) -> str:
     try:
         found = call()
     except Exception as error:
-        return f"{type(error).__name__}: {one_line(error, 200)}"
+        return _words(error)
     return "" if found <= tolerance else f"deviates by {found:.2g}"
 
 
@@ -261,38 +264,46 @@ def examine(family: str, policies: Sequence[Policy] = ("after", "terminal")) -> 
     try:
         model = tiny(family)
     except Exception as error:
-        return Result(family, class_name, "base", f"{type(error).__name__}: {one_line(error, 200)}")
+        return Result(family, class_name, "base", _words(error))
     own: dict[str, str] = {}
     try:
         model = reloaded(model)
     except Exception as error:
-        own["saving"] = one_line(error, 200)
+        own["saving"] = _words(error)
     base, base_words = logits_of(model, IDS), logits_of(model, encode(WORDS))
+    if not torch.equal(logits_of(model, IDS), base):
+        own["determinism"] = "the same text gives other logits each time"
+    if deviation(logits_of(model, IDS[:, :-1]), base[:, :-1]) > TOLERANCE:
+        own["causal attention"] = "later tokens change earlier logits"
     ways = {name: partial(way, model) for name, way in {**WAYS, "training": training}.items()}
     own |= {name: problem for name, way in ways.items() if (problem := _tried(way))}
     wrong: list[str] = []
     refused: list[str] = []
     for policy in policies:
         classes = [type(module) for module in model.modules()]
-        config = ani.AniConfig(layer=LAYER, policy=policy, gate_hidden_size=16)
         try:
-            ani.attach(model, gemma_like(), config)
+            ani.attach(model, gemma_like(), ani.AniConfig(layer=LAYER, policy=policy, gate_hidden_size=16))
         except InputError as error:
-            refused.append(str(error))
-            if classes != [type(module) for module in model.modules()] or not torch.equal(logits_of(model, IDS), base):
+            refused.append(str(error).split(": ", 1)[-1].rsplit("; choose another", 1)[0])
+            same = "determinism" in own or torch.equal(logits_of(model, IDS), base)
+            if not same or classes != [type(module) for module in model.modules()]:
                 wrong.append(f"{policy}: a refused model is changed")
             continue
         except Exception as error:
-            wrong.append(f"{policy}: attach raises {type(error).__name__}: {one_line(error, 200)}")
+            wrong.append(f"{policy}: attach raises {_words(error)}")
             break
         randomise(model, gemma_like(), TEXT)
         found = {name: _tried(way) for name, way in ways.items() if name not in own}
-        for steps in (outside(model, base, base_words), () if "saving" in own else round_trip(model, base)):
+        groups = {
+            "identity": outside(model, base, base_words, "causal attention" not in own),
+            "round trip": iter(()) if "saving" in own else round_trip(model, base),
+        }
+        for group, steps in groups.items():
             try:
                 for name, amount in steps:
                     found[name] = "" if amount <= TOLERANCE else f"deviates by {amount:.2g}"
             except Exception as error:
-                found["round trip"] = f"{type(error).__name__}: {one_line(error, 200)}"
+                found[group] = _words(error)
         wrong += [f"{policy}, {name}: {problem}" for name, problem in found.items() if problem]
         if is_attached(model):
             ani.detach(model)
@@ -302,4 +313,8 @@ def examine(family: str, policies: Sequence[Policy] = ("after", "terminal")) -> 
         return Result(family, class_name, "wrong", "; ".join(wrong))
     if refused:
         return Result(family, class_name, "refused", refused[0])
-    return Result(family, class_name, "parity", "; ".join(f"{name}: {problem}" for name, problem in own.items()))
+    return Result(family, class_name, "parity", f"the base itself fails: {', '.join(own)}" if own else "")
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error, 160)}"

@@ -8,12 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 import ani
-from ani.injection.model_parts import ani_module
+from ani.injection.model_parts import ani_module, last_decision, number_locator
 from ani.models import load_model, load_tokenizer
 from tests import tokenizers
 from tests.families.checks import deviation
 from tests.families.models import tiny
-from tests.tiny import encode, logits_of
+from tests.tiny import encode, logits_of, randomise
 
 PROMPT, ANSWER = "What is 1234 + 567?", " 1801."
 TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
@@ -72,3 +72,26 @@ def test_life_of_an_adapter(family: str, tmp_path: Path) -> None:
     assert {name for name, _ in base.named_parameters()} <= {name for name, _ in merged.named_parameters()}
     again = load_model(str(tmp_path / "merged"), dtype="float32", device="cpu")
     assert torch.equal(logits_of(again, ids), logits_of(merged, ids))
+
+
+def test_images_are_boundaries() -> None:
+    """Of `12`, an image and `34` no number is read across the image, and each is injected at its own token."""
+    tokenizer, model = tokenizers.gemma_like(), tiny("qwen2_5_vl")
+    image = model.config.image_token_id = tokenizer.unk_token_id
+    parts = [encode(tokenizer, "Room 12"), torch.full((1, 4), image), encode(tokenizer, "34 apples and 5 more")[:, 1:]]
+    ids, vision = torch.cat(parts, dim=1), model.config.vision_config
+    patch = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    given = {
+        "pixel_values": torch.randn(16, patch, generator=torch.Generator().manual_seed(0)),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]),
+        "mm_token_type_ids": (ids == image).int(),
+    }
+    before = logits_of(model, ids, **given)
+    ani.attach(model, tokenizer, ani.AniConfig(layer=1, policy="terminal", gate="open"))
+    assert torch.equal(logits_of(model, ids, **given), before)
+    randomise(model, tokenizer)
+    assert deviation(logits_of(model, ids, **given), before) > 1e-3
+    decision, numbers = last_decision(model), number_locator(model).scanner.scan(ids[0].tolist())
+    assert [number.text for number in numbers] == ["12", "34", "5"] and decision is not None
+    assert decision.numbers.positions.tolist() == [number.last_token for number in numbers]
+    assert numbers[0].last_token + 4 < numbers[1].first_token

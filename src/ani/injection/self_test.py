@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani.errors import InputError
+from ani.errors import InputError, one_line
 from ani.injection.config import AniConfig
 from ani.injection.locate import NumberLocator
 from ani.injection.model_parts import decoder_layers
@@ -59,7 +59,7 @@ def measured_scale(
     layer = config.layer
     encoded = tokenizer(CALIBRATION_TEXT, return_tensors="pt").to(model.device)
     ids = encoded["input_ids"]
-    with evaluating(model), _inputs(decoder_layers(model)) as inputs:
+    with evaluating(model), _refusing(model), _inputs(decoder_layers(model)) as inputs:
         outputs = model(input_ids=ids, output_hidden_states=True, use_cache=False, return_dict=True)
     if check:
         _check_inputs(model, inputs, layer, ids.shape[1], outputs.hidden_states)
@@ -112,7 +112,7 @@ def check_cache(model: Any, tokenizer: PreTrainedTokenizerBase, layer: int) -> N
     settings |= {"pad_token_id": first, "eos_token_id": first}
     hook = decoder_layers(model)[layer].register_forward_pre_hook(count, with_kwargs=True)
     try:
-        with evaluating(model):
+        with evaluating(model), _refusing(model):
             model.generate(
                 ids[:, :-1],
                 generation_config=GenerationConfig(**cast(Any, settings)),
@@ -122,7 +122,18 @@ def check_cache(model: Any, tokenizer: PreTrainedTokenizerBase, layer: int) -> N
         hook.remove()
     wanted = [ids.shape[1] - 1, ids.shape[1]]
     if read != wanted:
-        raise _refusal(model, f"generate reads a text up to token {wanted}, and by the model's caches ANI sees {read}")
+        raise _refusal(model, f"generate reads a text up to its tokens {wanted}, and the caches show ANI {read}")
+
+
+@contextmanager
+def _refusing(model: nn.Module) -> Iterator[None]:
+    """Turn the error of a model that can't read a text into an InputError."""
+    try:
+        yield
+    except (torch.cuda.OutOfMemoryError, MemoryError, InputError):
+        raise
+    except Exception as error:
+        raise _refusal(model, f"it can't read a short text: {type(error).__name__}, {one_line(error, 200)}") from error
 
 
 def _refusal(model: nn.Module, observed: str) -> InputError:
