@@ -68,7 +68,7 @@ def load_config(name: str) -> PreTrainedConfig:
 def load_model(
     name: str,
     *,
-    dtype: DTypeName = "auto",
+    dtype: DTypeName | torch.dtype = "auto",
     quantization: Quantization = "none",
     device: str | None = None,
     attention: Attention | None = None,
@@ -82,7 +82,7 @@ def load_model(
     damaged or incomplete, has only pickled weights, or needs code of its own (neither is ever run).
     """
     device = device or default_device()
-    torch_dtype = default_dtype(device) if dtype == "auto" else cast(torch.dtype, getattr(torch, dtype))
+    torch_dtype = default_dtype(device) if dtype == "auto" else getattr(torch, str(dtype).removeprefix("torch."))
     quantization_config = nf4(torch_dtype) if quantization == "nf4" else None
     if attention == "auto":
         attention = "eager" if device == "cpu" else None

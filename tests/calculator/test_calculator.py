@@ -13,11 +13,14 @@ from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, Pre
 
 import ani
 from ani import Calculator, InputError
+from ani.calculator import fit as fit_module
 from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
 from ani.calculator.gate import GateStates
 from ani.calculator.reader.spelling import Spelling
 from ani.calculator.writer import Writer
 from ani.chat import rendered
+from ani.evaluation.engines import TransformersEngine
+from ani.models import load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from tests import tokenizers
 from tests.tiny import FAMILIES, first_smollm2, pair, tiny, tokenizer_of
@@ -378,6 +381,19 @@ def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
     Calculator.fit(other, tokenizer, answers=file, **counts)
     models = [json.loads(line)[0] for line in file.read_text().splitlines()]
     assert models == ["llama"] * 22 + ["other"] * 22  # another model answers for itself
+
+
+def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = str(tmp_path / "model"), tmp_path / "answers.jsonl"
+    for each in pair("llama", tokenizers.smollm2()):
+        each.save_pretrained(path)
+    model, tokenizer = load_model(path), load_tokenizer(path)
+    monkeypatch.setattr(fit_module, "VllmEngine", lambda name: TransformersEngine(model, tokenizer))
+    fit_module._answer_by_vllm(path, 20, 0, file)
+    answers = file.read_text()
+    assert [json.loads(line)[0] for line in answers.splitlines()] == [path] * 22
+    Calculator.fit(model, tokenizer, answers=file, asked=20, unasked=20, sentences=20)
+    assert file.read_text() == answers  # none is asked again
 
 
 def test_asked() -> None:

@@ -510,3 +510,20 @@ def test_the_digest_tells_settings_and_weights(damaged: Path, saved: Path) -> No
     assert Adapter.read(damaged).digest() == Adapter.read(saved).digest()
     edit_config(damaged / CONFIG_FILE, base="x")
     assert Adapter.read(damaged).digest() != Adapter.read(saved).digest()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_trained_base_weights_that_an_adapter_lacks_are_warned_of(frozen: bool, tmp_path: Path) -> None:
+    model, tokenizer = pair(FAMILY)
+    model.requires_grad_(not frozen)
+    attach(model, tokenizer, AniConfig(layer=2, gate_hidden_size=8))
+    save_adapter(model, tmp_path / "new")  # nothing is trained yet
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+    ids = encode(tokenizer)
+    model.train()(**ids, labels=ids["input_ids"]).loss.backward()
+    optimizer.step()
+    if frozen:
+        save_adapter(model, tmp_path / "trained")
+        return
+    with pytest.warns(UserWarning, match="save_pretrained"):
+        save_adapter(model, tmp_path / "trained")

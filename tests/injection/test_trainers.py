@@ -84,7 +84,7 @@ def arguments(tmp_path: Path, **others: Any) -> dict[str, Any]:
 
 def without_warnings(call: Callable[[], object]) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*label_smoothing_factor")
+        warnings.filterwarnings("error", ".*own loss")
         call()
 
 
@@ -207,7 +207,7 @@ def test_a_trainer_that_keeps_the_labels_is_warned_of_once(smoothing: float, tmp
 
     without_warnings(lambda: train(0.0, None))  # its labels reach the model
     loss = None if smoothing else own_loss
-    with pytest.warns(UserWarning, match="label_smoothing_factor"):
+    with pytest.warns(UserWarning, match="own loss"):
         train(smoothing, loss)
     without_warnings(lambda: train(smoothing, loss))
 

@@ -3,7 +3,8 @@
     torchrun … distributed_worker.py jobs.json
 
 A job: `recipe` and `overrides`, or `resume`; with `fsdp`; with `stop`, the step after which it is interrupted in every
-process; with `signal`, the step within which the second process alone gets a SIGTERM; or `cli`, arguments of `ani`.
+process; with `signal`, the step within which the second process alone gets a SIGTERM; or `cli`, arguments of `ani`; or
+`sft`, a model that TRL trains.
 The results of each process are written beside the jobs.
 """
 
@@ -19,6 +20,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers import Trainer
 
 from ani.cli import app
 from ani.errors import TrainingFailed
@@ -33,7 +35,7 @@ os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "true"
 
 job: dict[str, Any] = {}
 numbers: list[int] = []
-logged, counted, original = AniTrainer.log, AniTrainer._count, AniTrainer.create_accelerator_and_postprocess
+logged, counted, original = AniTrainer.log, AniTrainer._count, Trainer.create_accelerator_and_postprocess
 
 
 def log(self: AniTrainer, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -49,7 +51,7 @@ def count(self: AniTrainer, inputs: dict[str, Any]) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def with_fsdp_on_cpus(self: AniTrainer) -> None:
+def with_fsdp_on_cpus(self: Trainer) -> None:
     """accelerate uses FSDP's settings on accelerators alone; torch can shard on CPUs too."""
     original(self)
     state = self.accelerator.state
@@ -65,6 +67,10 @@ def carry_out() -> dict[str, Any]:
     if "cli" in job:
         app(job["cli"], standalone_mode=False)
         return {}
+    if "sft" in job:
+        from by_trl import train_by_sft  # TRL's import takes seconds
+
+        return {"sharded": train_by_sft(job["sft"], Path(job["out"]), batch_size=2)}
     lines: list[int] = []
     resume = "resume" in job
     recipe = resume_recipe(job["resume"]) if resume else load_recipe(job["recipe"], job["overrides"])
@@ -86,7 +92,7 @@ def carry_out() -> dict[str, Any]:
 
 warnings.simplefilter("ignore")
 AniTrainer.log, AniTrainer._count = log, count
-AniTrainer.create_accelerator_and_postprocess = with_fsdp_on_cpus  # type: ignore[method-assign]
+Trainer.create_accelerator_and_postprocess = with_fsdp_on_cpus  # type: ignore[method-assign]
 jobs = Path(sys.argv[1])
 results = []
 for job in json.loads(jobs.read_text()):  # noqa: B007 - the functions above read it

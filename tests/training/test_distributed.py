@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 import yaml
 
 from ani.training.checkpoints import last_step
@@ -16,7 +17,8 @@ from ani.training.run import check, train
 from tests.fixtures import MadeOnce
 from tests.json_lines import write_lines
 from tests.refusals import refused
-from tests.training.runs import assert_same_run
+from tests.training.by_trl import train_by_sft
+from tests.training.runs import assert_same_run, weights_of
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 
@@ -75,14 +77,14 @@ THREE_A_PROCESS = ["training.gradient_accumulation=6", "training.gradient_checkp
 
 
 @pytest.fixture(scope="module")
-def pair(recipe: Path, made_once: MadeOnce) -> Pair:
-    folder = made_once("distributed", lambda folder: train_in_pairs(folder, recipe))
+def pair(recipe: Path, tiny_model: Path, made_once: MadeOnce) -> Pair:
+    folder = made_once("distributed", lambda folder: train_in_pairs(folder, recipe, str(tiny_model)))
     jobs, *results = (json.loads((folder / f"{name}.json").read_text()) for name in ("jobs", "results-0", "results-1"))
     by_job = {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}
     return Pair(folder, by_job, (folder / "output").read_text())
 
 
-def train_in_pairs(folder: Path, recipe: Path) -> None:
+def train_in_pairs(folder: Path, recipe: Path, model: str) -> None:
     """All runs of the two processes (starting them takes longest), and beside them those of one."""
     folder.mkdir()
 
@@ -101,6 +103,7 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
             job(f"{kind}-failed", "training.learning_rate=1e36"),
             job(f"{kind}-signalled", *THREE_A_PROCESS, signal=2),
         ]
+        jobs += [{"name": f"{kind}-sft", "sft": model, "out": str(folder / f"{kind}-sft"), "fsdp": kind == "fsdp"}]
     jobs += [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -112,6 +115,7 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
     try:
         train(load_recipe(recipe, [f"output={folder / 'one'}"]))
         train(load_recipe(recipe, [*THREE_A_PROCESS, f"output={folder / 'one-6'}"]))
+        train_by_sft(model, folder / "one-sft", batch_size=4)
         output = "".join(each.communicate(timeout=300)[0] for each in agents)
     finally:
         for each in agents:
@@ -128,6 +132,15 @@ def assert_alike(run: Path, reference: Path) -> None:
 @pytest.mark.parametrize("accumulation", ["", "-6"])
 def test_two_processes_train_as_one(pair: Pair, kind: str, accumulation: str) -> None:
     assert_alike(pair.folder / f"{kind}{accumulation}", pair.folder / f"one{accumulation}")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_of_trl_train_as_one(pair: Pair, kind: str) -> None:
+    assert pair.results[f"{kind}-sft"] == [{"sharded": kind == "fsdp"}] * 2
+    weights, others = (weights_of(pair.folder / f"{which}-sft" / "adapter") for which in (kind, "one"))
+    assert weights.keys() == others.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, others[name], atol=1e-4, rtol=0, msg=name)
 
 
 def test_fsdp_shards_every_layer(pair: Pair) -> None:

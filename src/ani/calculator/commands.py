@@ -29,14 +29,22 @@ def fit(
     sentences: Annotated[int, Option(min=0, help="Number of sentences that end at an equals sign.")] = 1000,
     seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
 ) -> None:
-    """Fit a calculator's gate to a model, which is not trained. The next run continues a killed one with the answers
-    that the model gave."""
+    """Fit a calculator's gate to a model, which is not trained. The model answers chats first, by vLLM where it is
+    installed and uses a GPU. The next run continues a killed one with these answers."""
     from ani.calculator.calculator import CONFIG_FILE, Calculator
+    from ani.calculator.fit import answer_by_vllm
+    from ani.errors import InputError
+    from ani.evaluation.engines import vllm_serves_on_gpu
     from ani.files import check_replaceable
     from ani.models import load_model, load_tokenizer
 
     check_replaceable(out, "calculator", (out / CONFIG_FILE).is_file())
     answers = out.with_name(f"{out.name}.answers.jsonl")
+    if vllm_serves_on_gpu():
+        try:
+            answer_by_vllm(model, unasked, seed, answers)
+        except InputError as error:
+            console.print(f"transformers answers the chats, because {error}", markup=False)
     settings = {"asked": asked, "unasked": unasked, "sentences": sentences, "seed": seed}
     found = Calculator.fit(load_model(model), load_tokenizer(model), answers=answers, console=console, **settings)
     found.save(out)

@@ -167,7 +167,8 @@ def load_adapter(
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
     """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too.
 
-    Every process of a model that FSDP 2 sharded must call it; the first one writes.
+    Every process of a model that FSDP 2 sharded must call it; the first one writes. Warns if the base model's own
+    weights were trained: an adapter does not contain them.
 
     Args:
         model: Attached, possibly a PeftModel, of which the active adapter is saved. For a method without a module: a
@@ -196,6 +197,13 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         lora = {name: full_tensor(parameter.detach()) for name, parameter in trained}
     if sharded and distributed.get_rank() > 0:
         return
+    versions = vars(base_model(model)).get("_ani_versions", ())
+    if any((weight := kept()) is not None and weight.requires_grad and weight._version != v for kept, v in versions):
+        warnings.warn(
+            "the base model's own weights have changed since attach, and an adapter does not contain them; keep them "
+            "by model.save_pretrained, or train LoRA",
+            stacklevel=2,
+        )
     name = lasting_name(base_model(model).name_or_path)
     config = None if module is None else module.config
     with replacing_directory(path) as work:

@@ -11,6 +11,7 @@ The model stays the same object. Classes are swapped for subclasses of themselve
   this forward pass is read whole, whatever happened to the cache (beams, turns, chunks, crops).
 """
 
+import weakref
 from typing import Any, cast
 
 import torch
@@ -83,6 +84,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if not isinstance(config, AniConfig):
         raise InputError(f"the argument config must be an ani.AniConfig, not {one_line(repr(config), 80)}")
     config = fitted_config(config, base)
+    vars(base)["_ani_versions"] = [(weakref.ref(weight), weight._version) for weight in base.parameters()]
     if config.combine == "substitute":
         substitution.check_masks_hide(base)
     locator = NumberLocator(tokenizer, config)
@@ -140,7 +142,7 @@ def _remove_module(model: nn.Module) -> None:
     cast(AttachedModel, base)._ani_detached()
     restore_class(base)
     del base.ani
-    for name in ("_ani_locator", "_ani_last_decision", "_ani_trainer_tags"):
+    for name in ("_ani_locator", "_ani_last_decision", "_ani_trainer_tags", "_ani_versions"):
         base.__dict__.pop(name, None)
     if inner_forward is not None:
         base.forward = inner_forward

@@ -1,5 +1,6 @@
 """Checks of a model's use: labels separate prompt and response, the module is trained, and a reference has it too."""
 
+import inspect
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -86,9 +87,11 @@ class CheckedModel(PreTrainedModel):
             return  # no reference, or one that is computed before the training
         reference, name = trainer.ref_model, type(trainer).__name__
         if reference is not None and not is_attached(reference):
+            takes_one = "ref_model" in inspect.signature(type(trainer)).parameters
+            other = "pass ref_model=copy.deepcopy(model)" if takes_one else "train a merged checkpoint, or set beta=0"
             raise InputError(
-                f"{name}'s reference is a model without the ANI module; pass ref_model=copy.deepcopy(model) if it "
-                "takes one, else give it a merged checkpoint (ani.merge) or beta=0"
+                f'{name}\'s reference is a model without the ANI module; train LoRA, with modules_to_save=["ani"], '
+                f"or {other}"
             )
         module_learns = any(parameter.requires_grad for parameter in ani_module(self).parameters())
         if reference is None and module_learns and isinstance(self.get_submodule("ani"), AniModule):
@@ -119,10 +122,7 @@ def check_training(module: AniModule, labels: torch.Tensor | None, of_language: 
             'get_peft_model, or give PEFT modules_to_save=["ani"]'
         )
     elif not (labels is not None and of_language) and gate_learns and (config.penalty or config.role_weight):
-        problem = (
-            "this training has no language model's loss, to which the gate's penalty and roles are added; for them, "
-            "train with labels and the loss that the model returns (no label_smoothing_factor, no compute_loss_func)"
-        )
+        problem = "the gate's penalty and roles are part of the model's own loss, which this training does not use"
     if problem is not None:
         vars(module)["_warned_of_training"] = True
         warnings.warn(problem, stacklevel=4)
