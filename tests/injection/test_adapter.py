@@ -520,7 +520,7 @@ def test_trained_base_weights_that_an_adapter_lacks_are_warned_of(frozen: bool, 
     save_adapter(model, tmp_path / "new")  # nothing is trained yet
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
     ids = encode(tokenizer)
-    model.train()(**ids, labels=ids["input_ids"]).loss.backward()
+    model.train()(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
     if frozen:
         save_adapter(model, tmp_path / "trained")

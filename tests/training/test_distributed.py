@@ -77,14 +77,14 @@ THREE_A_PROCESS = ["training.gradient_accumulation=6", "training.gradient_checkp
 
 
 @pytest.fixture(scope="module")
-def pair(recipe: Path, tiny_model: Path, made_once: MadeOnce) -> Pair:
-    folder = made_once("distributed", lambda folder: train_in_pairs(folder, recipe, str(tiny_model)))
+def pair(recipe: Path, made_once: MadeOnce) -> Pair:
+    folder = made_once("distributed", lambda folder: train_in_pairs(folder, recipe))
     jobs, *results = (json.loads((folder / f"{name}.json").read_text()) for name in ("jobs", "results-0", "results-1"))
     by_job = {job["name"]: both for job, *both in zip(jobs, *results, strict=True)}
     return Pair(folder, by_job, (folder / "output").read_text())
 
 
-def train_in_pairs(folder: Path, recipe: Path, model: str) -> None:
+def train_in_pairs(folder: Path, recipe: Path) -> None:
     """All runs of the two processes (starting them takes longest), and beside them those of one."""
     folder.mkdir()
 
@@ -103,7 +103,6 @@ def train_in_pairs(folder: Path, recipe: Path, model: str) -> None:
             job(f"{kind}-failed", "training.learning_rate=1e36"),
             job(f"{kind}-signalled", *THREE_A_PROCESS, signal=2),
         ]
-        jobs += [{"name": f"{kind}-sft", "sft": model, "out": str(folder / f"{kind}-sft"), "fsdp": kind == "fsdp"}]
     jobs += [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -115,7 +114,6 @@ def train_in_pairs(folder: Path, recipe: Path, model: str) -> None:
     try:
         train(load_recipe(recipe, [f"output={folder / 'one'}"]))
         train(load_recipe(recipe, [*THREE_A_PROCESS, f"output={folder / 'one-6'}"]))
-        train_by_sft(model, folder / "one-sft", batch_size=4)
         output = "".join(each.communicate(timeout=300)[0] for each in agents)
     finally:
         for each in agents:
@@ -132,15 +130,6 @@ def assert_alike(run: Path, reference: Path) -> None:
 @pytest.mark.parametrize("accumulation", ["", "-6"])
 def test_two_processes_train_as_one(pair: Pair, kind: str, accumulation: str) -> None:
     assert_alike(pair.folder / f"{kind}{accumulation}", pair.folder / f"one{accumulation}")
-
-
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_processes_of_trl_train_as_one(pair: Pair, kind: str) -> None:
-    assert pair.results[f"{kind}-sft"] == [{"sharded": kind == "fsdp"}] * 2
-    weights, others = (weights_of(pair.folder / f"{which}-sft" / "adapter") for which in (kind, "one"))
-    assert weights.keys() == others.keys()
-    for name, tensor in weights.items():
-        torch.testing.assert_close(tensor, others[name], atol=1e-4, rtol=0, msg=name)
 
 
 def test_fsdp_shards_every_layer(pair: Pair) -> None:
@@ -177,6 +166,20 @@ def test_one_process_speaks(pair: Pair) -> None:
     assert pair.output.count("The adapter:") == 1
     assert pair.output.count("step    8/8") == 1
     assert_alike(pair.folder / "cli", pair.folder / "one")
+
+
+def test_two_processes_of_trl_shard_the_model_and_train_as_one(tiny_model: Path, tmp_path: Path) -> None:
+    job = {"name": "sft", "sft": str(tiny_model), "out": str(tmp_path / "two"), "fsdp": True}
+    (tmp_path / "jobs.json").write_text(json.dumps([job]))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
+    with subprocess.Popen([*launch, str(tmp_path / "jobs.json")]) as launched:
+        train_by_sft(str(tiny_model), tmp_path / "one", batch_size=4)
+    assert launched.returncode == 0
+    assert [json.loads((tmp_path / f"results-{i}.json").read_text()) for i in range(2)] == [[{"sharded": True}]] * 2
+    weights, others = (weights_of(tmp_path / name / "adapter") for name in ("two", "one"))
+    assert weights.keys() == others.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, others[name], atol=1e-4, rtol=0, msg=name)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ The model stays the same object. Classes are swapped for subclasses of themselve
   this forward pass is read whole, whatever happened to the cache (beams, turns, chunks, crops).
 """
 
+import re
 import weakref
 from typing import Any, cast
 
@@ -84,7 +85,8 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if not isinstance(config, AniConfig):
         raise InputError(f"the argument config must be an ani.AniConfig, not {one_line(repr(config), 80)}")
     config = fitted_config(config, base)
-    vars(base)["_ani_versions"] = [(weakref.ref(weight), weight._version) for weight in base.parameters()]
+    own = (weight for name, weight in base.named_parameters() if not re.search(r"\.(lora_|modules_to_save)", name))
+    vars(base)["_ani_versions"] = [(weakref.ref(weight), weight._version) for weight in own]
     if config.combine == "substitute":
         substitution.check_masks_hide(base)
     locator = NumberLocator(tokenizer, config)
