@@ -16,12 +16,14 @@ from ani import Calculator, InputError
 from ani.calculator import fit as fit_module
 from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
 from ani.calculator.gate import GateStates
+from ani.calculator.reader.pending import PendingReader
 from ani.calculator.reader.spelling import Spelling
 from ani.calculator.writer import Writer
 from ani.chat import rendered
 from ani.evaluation.engines import TransformersEngine
 from ani.models import load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
+from ani.numbers.signs import BOUNDARY
 from tests import tokenizers
 from tests.tiny import FAMILIES, first_smollm2, pair, tiny, tokenizer_of
 
@@ -399,3 +401,9 @@ def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.Monke
 def test_asked() -> None:
     assert ani.calculator.asked("What is 3 + 4?") == ani.calculator.Exact.of(7)
     assert ani.calculator.asked("What is the capital of France?") is None
+
+
+def test_a_message_that_does_not_ask_in_known_words_is_left_to_the_gate() -> None:
+    message = "my homework says 3 + 4 and i dont get it"
+    assert ani.calculator.asked(message) is None
+    assert PendingReader().feed([message, BOUNDARY])[-1] is not None

@@ -8,9 +8,11 @@ from ani.numbers.signs import BOUNDARY
 def asked(text: str) -> Exact | None:
     """The exact value that a user's message asks for at its end; None if it asks for none, or may mean several.
 
-    `Exact.rational` is the value as a `Fraction`, None if it is irrational; `Exact.rounded(places)` gives its digits.
+    A message that only contains a calculation (`He earns 3 + 4`) has no value here. For a calculator that value is
+    pending, and the gate decides. `Exact.rational` is the value as a `Fraction`, None if it is irrational;
+    `Exact.rounded(places)` gives its digits.
     """
-    (pending,) = PendingReader().feed([text + BOUNDARY])
+    (pending,) = PendingReader(mentions=False).feed([text + BOUNDARY])
     return pending.value if pending else None
 
 

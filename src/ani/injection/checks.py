@@ -88,7 +88,11 @@ class CheckedModel(PreTrainedModel):
         reference, name = trainer.ref_model, type(trainer).__name__
         if reference is not None and not is_attached(reference):
             takes_one = "ref_model" in inspect.signature(type(trainer)).parameters
-            other = "pass ref_model=copy.deepcopy(model)" if takes_one else "train a merged checkpoint, or set beta=0"
+            other = (
+                "pass ref_model=copy.deepcopy(model)"
+                if takes_one
+                else "train a merged checkpoint (ani.merge), or set beta=0"
+            )
             raise InputError(
                 f'{name}\'s reference is a model without the ANI module; train LoRA, with modules_to_save=["ani"], '
                 f"or {other}"

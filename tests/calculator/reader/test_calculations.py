@@ -203,7 +203,11 @@ QUESTIONS = [
     ("What is 5 + 3? Just the number.", "5 + 3", 8), ("Please calculate 5*3. Thanks!", "5*3", 15),
     ("Give me the integer, like 123 . Add two numbers: 5 + 7 =", "5 + 7", 12),
     ("Q: What is 132 plus 762?", "132 plus 762", 894), ("-948 + -856 =", "-948 + -856", -1804),
-    ("What is 15% of 80?", "15% of 80", 12), ("What do you get when you add 3 and 4?", "add 3 and 4", 7),
+    ("What is 15% of 80?", "15% of 80", 12), ("What is 20% off $80?", "20% off $80", 64),
+    ("What is 80 increased by 25%?", "80 increased by 25%", 100),
+    ("30 percent off of 9 =", "30 percent off of 9", Fraction(63, 10)),
+    ("What is 3 million reduced by 5%?", "3 million reduced by 5%", 2_850_000),
+    ("What do you get when you add 3 and 4?", "add 3 and 4", 7),
     ("What is 10 / 4, to two decimal places?", "10 / 4", Fraction(5, 2)),
     ("What is 10 / 4, to the nearest ten?", "10 / 4", Fraction(5, 2)),
     ("What is 5 apples plus 3 apples?", "5 apples plus 3 apples", 8), ("I have 5 apples. What is 3 + 4?", "3 + 4", 7),
@@ -229,7 +233,8 @@ NO_QUESTIONS = [
     "What is 10/4 as a fraction?", "What is 3 + 4 in words?", "Multiply 12 by 30, then tell me a joke.",
     "Find the square root: 16 + 9", "Convert to binary: 12 + 5", "Mix it and add 2 to 3 cups of water.",
     "What is 2024-11-15?", "2024-11-15", "555-1234", "3-2", "Calculate 3 + 4!", "What is 3 plus 4 times 5?",
-    "What is 3 + 4\0", "What is 3 + 4? Write 200 words.",
+    "What is 3 + 4\0", "What is 3 + 4? Write 200 words.", "What is 20 off 80?", "What is 80 increased by 5?",
+    "What is 10% off 20%?", "What is 20% off 80 plus 5?",
 ]  # fmt: skip
 
 

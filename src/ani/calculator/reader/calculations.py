@@ -55,8 +55,8 @@ Currency
     ``$ € £ ¥ ₹`` directly before or after a literal, the same one everywhere. In TeX ``\$``. The quotient of two
     amounts is a ratio, not an amount.
 Percent
-    ``5% * 40`` is 2 and ``5% + 10%`` is 15 (percent); ``1/4 * 100%`` is 25 (percent). ``40 + 5%`` and ``5% * 10%`` are
-    doubtful: texts mean different things by them.
+    ``5% * 40`` is 2 and ``5% + 10%`` is 15 (percent); ``1/4 * 100%`` is 25 (percent); ``20% off 80`` is 64, and ``80
+    increased by 25%`` is 100. ``40 + 5%`` and ``5% * 10%`` are doubtful: texts mean different things by them.
 
 What precedes and follows
 =========================
@@ -84,8 +84,9 @@ numbers:``). What else was said before is free.
 
 People ask in more words than can be listed. So where a message ends that asks for nothing in these words, the only
 calculation that it contains may be asked for (``my homework says 3 + 4 and i dont get it``): a gate decides. It
-contains no other quantity: no digit, number word, fraction, unit or scale word, and no word of ``otherwise``, which ask
-for another value (``the reciprocal of 3 + 4``) or another form (``in binary``).
+contains no other quantity: no digit, number word, fraction, unit or scale word (``3 plus 2 million`` may be 5 million),
+no question for a number of something else (``how many digits does``), and no word of ``otherwise``, which ask for
+another value (``the reciprocal of 3 + 4``) or another form (``in binary``).
 
 A bare date, score or number with hyphens or slashes is no question (``555-1234``, ``24/7``, ``4-4-2``).
 
@@ -106,7 +107,7 @@ from typing import NamedTuple
 
 from ani.calculator.reader.exact import Exact
 from ani.calculator.reader.expressions import Found, read
-from ani.calculator.reader.tokens import MONEY, OPERATORS, TEX, WORD, Token, starts_of, tokens_of
+from ani.calculator.reader.tokens import MONEY, OPERATORS, SCALE, TEX, WORD, Token, starts_of, tokens_of
 from ani.calculator.reader.words import BLANK, words
 from ani.numbers.grammar import number_spans
 from ani.numbers.signs import BLANKS, BOUNDARY, MAX_BLANKS
@@ -211,6 +212,7 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
         found = read(window, tokens[index:])
         if found and found.end - found.start <= MAX_LENGTH:
             alone = not words().quantity.search(window[: found.start] + BOUNDARY + window[found.end :])
+            alone = alone and not SCALE.search(window, found.start, found.end)  # 3 plus 2 million may be 5 million
             return _calculation(found, window, first - 1) if alone and _is_whole(found, window) else None
     return None
 

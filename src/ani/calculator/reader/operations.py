@@ -10,7 +10,7 @@ from ani.calculator.reader.tokens import CENTS, COUNTED, OF_LISTS
 
 SUM, PRODUCT, POWER, WHOLE = 1, 2, 3, 4
 """Levels of operators, from the weakest on."""
-LEVELS = {"+": SUM, "-": SUM, "^": POWER} | dict.fromkeys(("*", "/", "//", "mod", "of"), PRODUCT)
+LEVELS = {"+": SUM, "-": SUM, "^": POWER} | dict.fromkeys(("*", "/", "//", "mod", "of", "off", "up", "down"), PRODUCT)
 KEEP_UNITS = frozenset(("+", "-", "reversed -", "mean", "max", "min"))
 """Operations on a list of quantities in one unit whose result has that unit."""
 _MONEY = {"$": "money:dollar", "€": "money:euro"}
@@ -65,6 +65,10 @@ def unit_of(operator: str, a: str, b: str, right: Exact, left: Exact) -> tuple[s
     match operator:
         case "+" | "-" if a == b:
             return a, 1
+        case "off" if a == "%" != b:
+            return b, Fraction(1, 100)
+        case "up" | "down" if b == "%" != a:
+            return a, Fraction(1, 100)
         case "*" | "of" if (a == "%") != (b == "%"):
             if b == "%" and right == Exact.of(100):  # 1/4 * 100% is 25%, and 50 * 100% is 50
                 if left.rational is None or left.rational >= 2:
@@ -91,6 +95,12 @@ def operated(operator: str, a: Exact, b: Exact) -> Exact:
             return a - b
         case "*" | "of":
             return a * b
+        case "off":
+            return (Exact.of(100) - a) * b
+        case "up":
+            return a * (Exact.of(100) + b)
+        case "down":
+            return a * (Exact.of(100) - b)
         case "/":
             return a / b
         case "^":

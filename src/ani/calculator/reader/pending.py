@@ -120,9 +120,11 @@ class PendingReader:
 
     Args:
         ends: Texts that end a message (`ani.chat.message_ends`), beside special tokens.
+        mentions: Use `Value.mentioned`.
     """
 
-    def __init__(self, ends: Sequence[str] = ()) -> None:
+    def __init__(self, ends: Sequence[str] = (), *, mentions: bool = True) -> None:
+        self._mentions = mentions
         values: list[tuple[str, Value]] = [(name, value()) for name, value in reversed(VALUES.items())]
         triggers = [_Trigger(text, kind, values) for kind, texts in _QUESTIONS.items() for text in texts]
         triggers += [_Trigger(text, _Kind.MESSAGE, values) for text in ends]
@@ -219,7 +221,9 @@ class PendingReader:
         first = max(0, end - WINDOW)
         shown = self._text[first:end]
         message = shown[shown.rfind(BOUNDARY) + 1 :]
-        unasked = kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
+        unasked = (
+            self._mentions and kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
+        )
         for name, value in trigger.values:
             if known := value.known(shown) or (value.mentioned(shown) if unasked else None):
                 begin = self._origin + first + known.start

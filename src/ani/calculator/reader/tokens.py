@@ -79,7 +79,7 @@ _SCALES = {name: 10**zeros for zeros, names in {
     7: ("crore", "crores"), 9: ("billion", "billions", "bn"), 12: ("trillion", "trillions"), 15: ("quadrillion",),
 }.items() for name in names}  # fmt: skip
 """Powers of ten of scale words."""
-_SCALE = re.compile(rf"(?:{BLANK}?(?:k|mn|bn)|(?:{BLANK}|-)?(?:{'|'.join(n for n in _SCALES if len(n) > 2)}))(?![\w-])")
+SCALE = re.compile(rf"(?:{BLANK}?(?:k|mn|bn)|(?:{BLANK}|-)?(?:{'|'.join(n for n in _SCALES if len(n) > 2)}))(?![\w-])")
 _WORD = re.compile(WORD)
 _BETWEEN_WORDS = re.compile(rf"-|{BLANK}+and{BLANK}+|{BLANK}+")
 _HALF = re.compile(rf"{BLANK}+and a half(?![\w-])", re.IGNORECASE)
@@ -161,7 +161,7 @@ def _literal(text: str, start: int, end: int, tex: bool) -> Token:
 def _scaled(text: str, end: int, value: Decimal) -> tuple[Decimal, int] | None:
     """A value times the scale words after it, plus "and a half", and its end; None: there are none."""
     at = end
-    while match := _SCALE.match(text, at):
+    while match := SCALE.match(text, at):
         word = match[0].strip("- \t\N{NO-BREAK SPACE}")
         value *= _SCALES[word.lower()]
         at = match.end()
@@ -273,7 +273,7 @@ def _unit(text: str, begin: int) -> Token | None:
         measure = COUNTED + noun
     elif len(match[2]) == 1 and gap and not _AFTER_UNIT.match(text, match.end()):
         return None
-    if _SCALE.fullmatch(match[0]):
+    if SCALE.fullmatch(match[0]):
         return None
     return Token("unit", measure, begin, match.end())
 

@@ -98,7 +98,10 @@ class Words:
         long = [name for name in self.measures if len(name) > 2]
         other = (self.listed["numbers"] - {"one"}) | self.listed["otherwise"] | self.changing - _COMMON
         units = rf"(?:in|to|into|as){BLANK}+(?:{_any_of([*self.measures])})"
-        self.quantity = re.compile(rf"[0-9]|(?<!\w)(?:{_any_of([*long, *other])}|{units})(?!\w)", re.IGNORECASE)
+        things = rf"how{BLANK}+many{BLANK}+(?!(?:is|are)\b)\w+{BLANK}+(?:is|are|do|does|did|has|have|in)"
+        self.quantity = re.compile(
+            rf"[0-9]|(?<!\w)(?:{_any_of([*long, *other])}|{units}|{things})(?!\w)", re.IGNORECASE
+        )
         """A quantity, or a word that asks for one in another form."""
 
     def phrase(self, text: str, start: int, word: str) -> tuple[Phrase, int] | None:
