@@ -35,6 +35,8 @@ from ani.results.tables import Fitted
 
 WORDS = 3
 """Words on a side."""
+BATCH = 32
+"""Texts per forward pass."""
 
 
 def quantity_by_digits(text: str) -> bool:
@@ -61,14 +63,17 @@ def known(texts: Sequence[GateText]) -> Iterator[tuple[GateText, Number, int, La
 def states_of(model: Any, tokenizer: Any, texts: Sequence[GateText], layer: int) -> dict[tuple[str, int], np.ndarray]:
     """The hidden state of a layer at the last token of each number, by text and index."""
     scanner, found = ani.NumberScanner(tokenizer), {}
-    for text in dict.fromkeys(each.text for each in texts):
-        ids = tokenizer(text)["input_ids"]
-        numbers = scanner.scan(ids)
-        if [number.value for number in numbers] == [number.value for number in find_numbers(text)]:
-            with torch.inference_mode():
-                states = model(input_ids=torch.tensor([ids]), output_hidden_states=True, logits_to_keep=1).hidden_states
-            for index, number in enumerate(numbers):
-                found[text, index] = states[layer][0, number.last_token].float().numpy()
+    rows = sorted({each.text: tokenizer(each.text)["input_ids"] for each in texts}.items(), key=lambda row: len(row[1]))
+    for first in range(0, len(rows), BATCH):
+        batch = rows[first : first + BATCH]
+        inputs = tokenizer.pad({"input_ids": [ids for _, ids in batch]}, padding_side="right", return_tensors="pt")
+        with torch.inference_mode():
+            states = model(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states[layer].float()
+        for row, (text, ids) in enumerate(batch):
+            numbers = scanner.scan(ids)
+            if [number.value for number in numbers] == [number.value for number in find_numbers(text)]:
+                for index, number in enumerate(numbers):
+                    found[text, index] = states[row, number.last_token].numpy()
     return found
 
 

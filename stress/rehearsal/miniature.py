@@ -226,9 +226,8 @@ def on_page() -> list[list[str]]:
 
 
 def lines() -> list[list[list[str]]]:
-    """Commands of the page after the first, in independent lines, the longest first; and some that the page lacks."""
-    paper_set, *commands = on_page()
-    assert paper_set[0] == "paper-set"
+    """Commands of the page but `paper-set`, in independent lines, the longest first; and some that the page lacks."""
+    commands = [words for words in on_page() if words[0] != "paper-set"]
     compared = {Path(words[1]).stem: words for words in commands if words[0] == "compare"}
     assert sorted(compared) == COMPARISONS
 
@@ -302,7 +301,7 @@ def main() -> None:
     gc.freeze()
     try:
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-            pool.submit(carry_out, on_page()[:1]).result()
+            pool.submit(carry_out, [words for words in on_page() if words[0] == "paper-set"]).result()
             for job in [pool.submit(carry_out, line) for line in lines()]:
                 job.result()
         check()
