@@ -1,13 +1,14 @@
 """The self-test of `attach` refuses a model that reads a text otherwise, and leaves it as it was."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, PreTrainedModel
 
-from ani import AniConfig, attach
+from ani import AniConfig, attach, load_adapter, save_adapter
 from ani.injection.model_parts import decoder_layers, is_attached
 from tests.families.models import tiny as family
 from tests.refusals import refused
@@ -75,8 +76,13 @@ def test_what_is_refused(made: Callable[[], PreTrainedModel], words: str) -> Non
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
-def test_it_can_be_skipped() -> None:
+def test_it_can_be_skipped(tmp_path: Path) -> None:
     model, tokenizer = with_hook(lambda states: states + 1), gemma_like()
     before = logits_of(model, encode(tokenizer))
     attach(model, tokenizer, AniConfig(layer=1), check=False)
     assert is_attached(model) and torch.equal(logits_of(model, encode(tokenizer)), before)
+    save_adapter(model, tmp_path / "adapter")
+    other = with_hook(lambda states: states + 1)
+    refused(lambda: load_adapter(other, tokenizer, tmp_path / "adapter"), "hidden_states[1]")
+    load_adapter(other, tokenizer, tmp_path / "adapter", check=False)
+    assert torch.equal(logits_of(other, encode(tokenizer)), before)

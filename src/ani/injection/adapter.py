@@ -96,13 +96,16 @@ class Adapter:
                 found.update((self.path / name).read_bytes())
         return found.hexdigest()
 
-    def load(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, fold: bool = False) -> None:
+    def load(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, fold: bool = False, check: bool = True
+    ) -> None:
         """Attach the module and add LoRA to a model, in place; raises InputError as `load_adapter`.
 
         Args:
             model: The base model. If the adapter was trained on this merged checkpoint, its module is replaced.
             tokenizer: The model's tokenizer.
             fold: Add LoRA's weights to the model's own, for a merged checkpoint.
+            check: As of `attach`.
         """
         name, base = lasting_name(model.name_or_path), lasting_name(self.settings.base)
         if is_attached(model):
@@ -123,7 +126,7 @@ class Adapter:
                 vars(model)["_ani_lora"] = wrapped
         if config is not None:
             try:
-                attach(model, tokenizer, config)
+                attach(model, tokenizer, config, check=check)
             except InputError:
                 if (wrapped := vars(model).pop("_ani_lora", None)) is not None:
                     wrapped.unload()
@@ -138,7 +141,12 @@ class Adapter:
 
 
 def load_adapter(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path, *, revision: str | None = None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    path: str | Path,
+    *,
+    revision: str | None = None,
+    check: bool = True,
 ) -> PreTrainedModel:
     """Attach a saved adapter, in place.
 
@@ -147,6 +155,7 @@ def load_adapter(
         tokenizer: The model's tokenizer.
         path: Adapter directory, a name on the Hugging Face hub, or one of `SHIPPED`.
         revision: Branch, tag or commit on the hub; None: the newest.
+        check: Run the self-test, as `attach` does.
 
     Returns:
         `model`, the same object, in evaluation mode.
@@ -155,12 +164,12 @@ def load_adapter(
 
     Raises:
         InputError: If the adapter is missing, damaged, of another format version, or made for another model, or has
-            LoRA weights and the model has LoRA already; the model is then unchanged.
+            LoRA weights and the model has LoRA already, or the model fails the self-test; it is then unchanged.
     """
     check_tokenizer(tokenizer)
     if is_attached(model):
         raise InputError(_ATTACHED)
-    Adapter.read(path, revision=revision).load(model, tokenizer)
+    Adapter.read(path, revision=revision).load(model, tokenizer, check=check)
     return cast(PreTrainedModel, model.eval())
 
 
