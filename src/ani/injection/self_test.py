@@ -91,7 +91,7 @@ def _check_inputs(model: PreTrainedModel, inputs: list[list[Any]], layer: int, l
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return torch.equal(first, second.to(first.device))
+    return torch.allclose(first, second.to(first.device), rtol=0, atol=0, equal_nan=True)
 
 
 @torch.no_grad()
@@ -111,14 +111,12 @@ def check_cache(model: Any, tokenizer: PreTrainedTokenizerBase, layer: int) -> N
     settings = {"do_sample": False, "num_beams": 1, "use_cache": True, "disable_compile": True, "max_new_tokens": 2}
     settings |= {"pad_token_id": first, "eos_token_id": first}
     hook = decoder_layers(model)[layer].register_forward_pre_hook(count, with_kwargs=True)
+    own, model.generation_config = model.generation_config, GenerationConfig(**cast(Any, settings))
     try:
         with evaluating(model), _refusing(model):
-            model.generate(
-                ids[:, :-1],
-                generation_config=GenerationConfig(**cast(Any, settings)),
-                logits_processor=[last_token],
-            )
+            model.generate(ids[:, :-1], logits_processor=[last_token])
     finally:
+        model.generation_config = own
         hook.remove()
     wanted = [ids.shape[1] - 1, ids.shape[1]]
     if read != wanted:
