@@ -181,7 +181,7 @@ def tiny(family: str, tokenizer: PreTrainedTokenizerBase | None = None) -> PreTr
             with torch.device("meta"):
                 size = sum(each.numel() for each in build(config).parameters())
             if size > LARGEST:
-                raise ValueError(f"{size:,} parameters")
+                raise ValueError(f"the model has {size:,} parameters, too many for this test")
             model = build(config).float().eval()
             for parameter in model.parameters():
                 # Large enough that a hidden state depends on the whole context.
