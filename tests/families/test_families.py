@@ -14,7 +14,7 @@ from tests.families.page import PAGE, published
 TENTH = [family for family, result in published().items() if result != "base"][::10]
 
 
-@pytest.mark.parametrize(("family", "policy"), zip(TENTH, cycle(["after", "terminal"]), strict=False))
+@pytest.mark.parametrize(("family", "policy"), [*zip(TENTH, cycle(["after", "terminal"]), strict=False)])
 def test_no_family_is_worse(family: str, policy: Policy) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tiny models' settings
