@@ -114,16 +114,6 @@ def test_merge(tmp_path: Path) -> None:
     assert again.config == calculator.config
 
 
-def test_only_families_that_vllm_serves_are_merged(tmp_path: Path) -> None:
-    calculated(tmp_path)
-    gemma, tokenizer = tiny_models.pair("gemma")
-    for each in (gemma, tokenizer):
-        each.save_pretrained(tmp_path / "gemma")
-    with pytest.raises(InputError, match="Gemma3ForCausalLM"):
-        merge(str(tmp_path / "calculator"), tmp_path / "out", model=str(tmp_path / "gemma"))
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -25,6 +25,7 @@ from ani.injection.adapter_files import CONFIG_FILE
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, is_attached, last_decision
 from ani.models import evaluating, load_model, load_tokenizer
+from ani.serving.checkpoint import merged_calibration
 from tests import test_cli
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, pair, randomise, tiny
 
@@ -175,12 +176,26 @@ def test_config(folder: Path, merged: PreTrainedModel) -> None:
     assert (config["model_type"], config["architectures"]) == ("ani", ["AniGemma3ForCausalLM"])
     settings = ani_module(merged).config.model_dump(mode="json")
     section = {"format_version": 2, "method": "ani", "module": settings, "base_model_type": "gemma3_text"}
-    assert config["ani"] == section
+    assert config["ani"] == {**section, "calibration": merged_calibration(merged.config).model_dump(mode="json")}
     assert str(folder) not in "".join(map(str, contents(folder / "out").values()))  # no paths of this machine
     assert merged.config.model_type == "gemma3_text"
     for copied in (copy.deepcopy(merged.config), pickle.loads(pickle.dumps(merged.config))):
         assert type(copied) is type(merged.config)
         assert copied.to_dict() == merged.config.to_dict()
+
+
+@torch.no_grad()
+def test_stored_states_are_those_of_layer_l_alone(merged: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    stored = merged_calibration(merged.config)
+    given = tokenizer(stored.text, return_tensors="pt")["input_ids"]
+    with ani.forced_gates(merged, False):
+        hidden = merged(input_ids=given, output_hidden_states=True).hidden_states
+    decision = last_decision(merged)
+    assert decision is not None and len(stored.states) > 5
+    positions = decision.numbers.positions[: len(stored.states)]
+    differences = [stored.difference(states[0, positions]) for states in hidden]
+    assert differences[2] < 1e-3 and stored.difference(hidden[2][0, positions[:3]]) < 1e-3
+    assert all(each > stored.tolerance for layer, each in enumerate(differences) if layer != 2)
 
 
 def test_transformers_alone_refuses_it(folder: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ani.calculator.calculator import CONFIG_FILE, Calculator, folder_of, read_config
-from ani.errors import InputError
 from ani.files import check_replaceable, replacing_directory
 from ani.serving.merge import DType, full_precision_base
-from ani.serving.plugin import FAMILIES, Check, why_not_every_token, why_not_vllm
+from ani.serving.plugin import register_families, why_not_every_token, why_not_vllm
 
 FOLDER = "calculator"
 """Sub-folder of a served checkpoint that contains the calculator's files."""
@@ -29,23 +28,18 @@ def merge(calculator: str, out_path: str | Path, *, model: str | None = None, dt
         dtype: Dtype of the base model's weights. None: the dtype of its config.
 
     Raises:
-        InputError: The calculator or its base is missing or they don't fit, the base is quantized or of a family that
-            is not served, or `out_path` is something else; nothing is written then.
+        InputError: The calculator or its base is missing or they don't fit, the base is quantized, or `out_path` is
+            something else; nothing is written then.
     """
     out = Path(out_path)
     with replacing_directory(out) as work:
         check_replaceable(out, "checkpoint with a calculator", (out / FOLDER / CONFIG_FILE).is_file())
         base, tokenizer = full_precision_base(model or read_config(folder_of(calculator)).base, dtype)
-        family = type(base).__name__
-        if family not in FAMILIES:
-            raise InputError(
-                f"{base.name_or_path}: vLLM serves the calculator with {', '.join(FAMILIES)}, not {family}"
-            )
         Calculator.load(calculator, base, tokenizer).save(work / FOLDER)
         base.save_pretrained(work)
         tokenizer.save_pretrained(work)
         file = work / "config.json"
-        config = {**json.loads(file.read_text("utf-8")), "architectures": [f"Calculator{family}"]}
+        config = {**json.loads(file.read_text("utf-8")), "architectures": [f"Calculator{type(base).__name__}"]}
         file.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
@@ -53,12 +47,7 @@ def register() -> None:
     """Register the classes and the check with vLLM; under a version that is not supported, register nothing."""
     if why_not_vllm():  # the plugin of merged checkpoints warns
         return
-    from vllm.model_executor.models import ModelRegistry
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
-
-    for family in FAMILIES:
-        ModelRegistry.register_model(f"Calculator{family}", f"ani.calculator.vllm:Calculator{family}")
-        MODELS_CONFIG_MAP[f"Calculator{family}"] = Check(why_not)
+    register_families("Calculator", "ani.calculator.vllm", why_not)
 
 
 def why_not(engine: Any) -> str | None:

@@ -17,7 +17,7 @@ from ani.calculator.rows import Row, RowReader
 from ani.calculator.serving import FOLDER
 from ani.calculator.writer import Writer
 from ani.serving.engine_step import EngineStep
-from ani.serving.vllm import StepModel, keep_gate_inputs, model_class, tokenizer_of
+from ani.serving.vllm import StepModel, decoder_layers, keep_gate_inputs, model_class, tokenizer_of
 
 REMEMBERED = 4096
 """Requests whose reading is remembered."""
@@ -100,7 +100,7 @@ class CalculatorForCausalLM(StepModel):
         tokenizer = tokenizer_of(model_config)
         reads = [(layer, "states", config.hidden_size) for layer in config.layers]
         reads += [(layer, "values", config.value_size) for layer in config.context]
-        self._parts = keep_gate_inputs(self.model.layers, reads, vllm_config)
+        self._parts = keep_gate_inputs(decoder_layers(self, model_config), reads, vllm_config)
         # Not as a child: vLLM would look for its weights in the base model's files.
         self._gate = [gate.to(self._parts[0].device).float().eval()]
         self._bias = config.bias

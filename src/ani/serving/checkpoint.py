@@ -17,6 +17,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -32,13 +33,14 @@ from ani.injection.methods import METHODS, Method, MethodName
 from ani.injection.model_parts import ani_module, check_layer, decoder_layers, is_attached
 from ani.injection.saved import SavedMethod
 from ani.models import load_whole
-from ani.serving.registration import FAMILY, MODEL_TYPE, SECTION
+from ani.serving.calibration import Calibration, calibrate
+from ani.serving.registration import CALIBRATION, FAMILY, MODEL_TYPE, SECTION
 from ani.settings import validated
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
-def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
+def mark_merged(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: MethodName) -> None:
     """Change a model in place, so that `save_pretrained` writes a merged checkpoint.
 
     A model without a module becomes an ordinary checkpoint of its family, whose config names the method.
@@ -48,6 +50,7 @@ def mark_merged(model: PreTrainedModel, method: MethodName) -> None:
     section = SavedMethod.model_construct(method=method, module=module).model_dump(mode="json")
     if module is not None:
         section[FAMILY] = config.model_type
+        section[CALIBRATION] = calibrate(model, tokenizer).model_dump(mode="json")
         config.__class__ = config_class_of(cast(Any, type(config)))
         model.__class__ = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])  # ours, whatever it loads
     setattr(config, SECTION, section)
@@ -61,6 +64,12 @@ def merged_method(config: PreTrainedConfig) -> Method | None:
 def merged_settings(config: PreTrainedConfig) -> AniConfig | None:
     """Return the settings of a merged checkpoint's module; None if there is no module."""
     return None if merged_method(config) is None else _saved(config).module
+
+
+def merged_calibration(config: PreTrainedConfig) -> Calibration:
+    """Return the samples by which an engine is checked; raises InputError if the checkpoint has none."""
+    found = getattr(config, SECTION)
+    return validated(Calibration, found.get(CALIBRATION, {}), f"{SECTION}.{CALIBRATION} of {_name(config)}")
 
 
 class _FamilyConfig:
@@ -149,5 +158,9 @@ def config_class_of(family: type[Any]) -> type[PreTrainedConfig]:
 
 
 def _saved(config: PreTrainedConfig) -> SavedMethod:
-    section = {key: value for key, value in getattr(config, SECTION).items() if key != FAMILY}
-    return validated(SavedMethod, section, f"the section {SECTION!r} of {config.name_or_path or 'the config'}")
+    section = {key: value for key, value in getattr(config, SECTION).items() if key not in (FAMILY, CALIBRATION)}
+    return validated(SavedMethod, section, f"the section {SECTION!r} of {_name(config)}")
+
+
+def _name(config: PreTrainedConfig) -> str:
+    return config.name_or_path or "the config"

@@ -56,7 +56,7 @@ def merge(
         adapter = Adapter.read(adapter_path)
         merged, tokenizer = full_precision_base(model or adapter.base_model(), dtype)
         adapter.load(merged, tokenizer, fold=True)
-        mark_merged(merged, adapter.settings.method)
+        mark_merged(merged, tokenizer, adapter.settings.method)
         merged.save_pretrained(work, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(work)
         load = "LoRA is part of the weights; load it like any model of its family."

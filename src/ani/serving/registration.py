@@ -14,6 +14,7 @@ MODEL_TYPE = "ani"
 SECTION = "ani"
 """Key of config.json: the method and, if it has a module, the family and every setting of `AniConfig`."""
 FAMILY = "base_model_type"
+CALIBRATION = "calibration"
 
 
 class _AnyConfig(PreTrainedConfig):

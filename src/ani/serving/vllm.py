@@ -1,11 +1,19 @@
 """vLLM's model classes for merged checkpoints: before each step they learn which tokens carry a number.
 
+The class `Ani<X>` is made on demand for any class `<X>` of transformers. It is vLLM's own class `<X>` if that says what
+the hidden states between its layers are, as it must for the speculative decoding EAGLE-3: these are the sum of the two
+parts that a layer receives, or the one part. Elsewhere the parts may mean anything, so there it is transformers' own
+model code in vLLM (the Transformers backend), whose layers receive `hidden_states[l]`. In any case each worker compares
+its states with those that `ani merge` stored, before it serves.
+
 Compiled graphs and CUDA graphs replay fixed tensors. Therefore layer l reads the numbers and their features from
 buffers that are as long as a step can be. The buffers are filled before every step, where vLLM still has the whole text
 of each request: the V2 runner calls the model state's `prepare_inputs`; the V1 runner has no official place, so one of
 its methods is wrapped.
 """
 
+import functools
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,14 +23,24 @@ from torch import nn
 from transformers import AutoTokenizer
 from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
+from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models import ModelRegistry
+from vllm.model_executor.models.interfaces import supports_eagle3, supports_multimodal
+from vllm.model_executor.models.transformers import TransformersMoEForCausalLM
+from vllm.model_executor.models.transformers.base import Base
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
+from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+from vllm.v1.worker.gpu.warmup import _reserved_block_count
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.gpu_worker import Worker
 
 from ani.injection.classes import swap_class
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
-from ani.serving.checkpoint import merged_settings
+from ani.serving.checkpoint import merged_calibration, merged_settings
 from ani.serving.engine_step import EngineStep, Features, Ids, StepLocator
 from ani.serving.plugin import before, gates_closed
 
@@ -45,13 +63,40 @@ class StepModel(nn.Module):
         return StepState
 
 
+class _TransformersBackend(TransformersMoEForCausalLM):  # type: ignore[misc]
+    """transformers' own model code in vLLM, with experts or without."""
+
+    family: str
+    """Name of transformers' class."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        config = vllm_config.model_config.hf_config
+        config.__class__ = getattr(config, "_ani_family", type(config))  # by which transformers finds its model
+        config.architectures = [self.family]
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+
+    def recursive_replace(self) -> None:
+        """Replace transformers' layers by vLLM's."""
+        super().recursive_replace() if self.model_config.is_moe else Base.recursive_replace(self)
+
+
 def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepModel]:
-    """Return the class `name`: `mixin` and the class of vLLM whose name follows `prefix`. Raises AttributeError if
-    vLLM has no such class."""
-    family = ModelRegistry.models.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
-    if family is None:
+    """Return the class `name`: `mixin` and the class that serves the family whose name follows `prefix`. Raises
+    AttributeError for a name without it."""
+    if not name.startswith(prefix):
         raise AttributeError(name)
-    return type(name, (mixin, family.load_model_cls()), {"__module__": mixin.__module__})
+    family = name.removeprefix(prefix)
+    served = ModelRegistry.models[family].load_model_cls() if family in ModelRegistry.models else Base
+    if issubclass(served, Base) or not supports_eagle3(served):
+        served = _TransformersBackend
+    return type(name, (mixin, served), {"__module__": mixin.__module__, "family": family})
+
+
+def decoder_layers(model: nn.Module, config: ModelConfig) -> Sequence[Any]:
+    """Return the decoder layers of a model of vLLM, in order."""
+    parts = (model.get_language_model() if supports_multimodal(model) else model).modules()
+    count = config.hf_text_config.num_hidden_layers
+    return next(part for part in parts if isinstance(part, nn.ModuleList) and len(part) == count)
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
@@ -66,23 +111,36 @@ def __getattr__(name: str) -> type[StepModel]:
 # --- the gate's inputs ------------------------------------------------------------------------------------------------
 
 
-class _KeepsStates(nn.Module):
-    """Mixed into the class of a decoder layer: keeps the hidden states that come in, for a gate."""
+class _ReadLayer(nn.Module):
+    """Mixed into the class of a decoder layer whose incoming hidden states are read."""
+
+    argument_names: tuple[str, ...]
+    """Arguments of the layer's own forward, in order."""
+
+    def received(self, args: Any, kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Return the incoming hidden states, (tokens, d_model), and the arguments of a call by name."""
+        named = {**dict(zip(self.argument_names, args, strict=False)), **kwargs}
+        states, residual = named["hidden_states"], named.get("residual")
+        # Many of vLLM's layers get two parts that are not added yet; those of transformers have a batch dimension.
+        return (states if residual is None else states + residual).flatten(0, -2), named
+
+
+def _read_layer(layer: Any, mixin: type[_ReadLayer]) -> None:
+    layer.argument_names = tuple(inspect.signature(layer.forward).parameters)
+    swap_class(layer, mixin)
+
+
+class _KeepsStates(_ReadLayer):
+    """Keeps the hidden states that come in, for a gate."""
 
     kept_states: torch.Tensor
     """In the model's dtype, (tokens of a step, d_model)."""
 
-    def forward(
-        self,
-        positions: torch.Tensor,
-        hidden_states: torch.Tensor,
-        residual: torch.Tensor | None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """vLLM's hidden states come in two parts that are not added yet."""
-        self.kept_states[: len(hidden_states)] = hidden_states if residual is None else hidden_states + residual
-        return super().forward(positions, hidden_states, residual, *args, **kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Keep the states, then call the layer."""
+        states, named = self.received(args, kwargs)
+        self.kept_states[: len(states)] = states
+        return super().forward(**named)
 
 
 class _KeepsMeanValues(nn.Module):
@@ -123,13 +181,17 @@ def keep_gate_inputs(
             config.scheduler_config.max_num_batched_tokens,
             width,
             dtype=config.model_config.dtype,
-            device=layer.input_layernorm.weight.device,
+            device=_device(layer),
         )
         if kind == "states":
-            swap_class(layer, _KeepsStates)
+            _read_layer(layer, _KeepsStates)
             layer.register_buffer("kept_states", buffer, persistent=False)
         else:
-            attention = layer.self_attn.attn
+            attention = next(part for part in layer.modules() if isinstance(part, Attention))
+            if attention.has_sink or attention.impl.alibi_slopes is not None:
+                raise ValueError(
+                    f"the mean of layer {index}'s values can't be read beside sinks or ALiBi; use transformers"
+                )
             swap_class(attention, _KeepsMeanValues)
             attention.num_heads = attention.impl.num_heads = attention.num_heads + attention.num_kv_heads
             # vLLM groups layers by their number of query heads.
@@ -139,11 +201,15 @@ def keep_gate_inputs(
     return kept
 
 
+def _device(layer: nn.Module) -> torch.device:
+    return next(layer.parameters()).device
+
+
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-class _InjectionLayer(nn.Module):
-    """Mixed into the class of decoder layer l: edits the hidden states that come in, as the attached model does."""
+class _InjectionLayer(_ReadLayer):
+    """Layer l: edits the hidden states that come in, as the attached model does."""
 
     ani: AniModule
     ani_features: torch.Tensor
@@ -156,6 +222,10 @@ class _InjectionLayer(nn.Module):
     """True if this forward runs as written. A compiled one can't look at `ani_used`."""
     ani_used = False
     """True if a token of the coming step carries a number."""
+    ani_sampled: torch.Tensor
+    """Tokens of a step whose incoming states are kept in `ani_samples`, for `check_start`; 0 in all later steps."""
+    ani_samples: torch.Tensor
+    """In the model's dtype, (samples, d_model)."""
 
     def write(self, positions: Ids, features: Features) -> None:
         """Write the numbers of the coming step: indices of their tokens, int64 (N,), and φ, float32 (N, d_fourier)."""
@@ -168,26 +238,22 @@ class _InjectionLayer(nn.Module):
             self.ani_numbers.index_fill_(0, at, True)
             self.ani_features.index_copy_(0, at, _on_device(features, device))
 
-    def forward(
-        self,
-        positions: torch.Tensor,
-        hidden_states: torch.Tensor,
-        residual: torch.Tensor | None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """vLLM's hidden states come in two parts that are not added yet; a token without injection keeps both."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Inject, then call the layer. A token without injection keeps its states' two parts as they are."""
         if self.ani_eager and not self.ani_used:
-            return super().forward(positions, hidden_states, residual, *args, **kwargs)
-        count = hidden_states.shape[0]
-        states = hidden_states if residual is None else hidden_states + residual
+            return super().forward(*args, **kwargs)
+        states, named = self.received(args, kwargs)
+        self.ani_samples.copy_(states[self.ani_sampled])
+        count = states.shape[0]
         earlier = [kept[:count] for kept in self.ani_earlier]
         injection = self.ani(states, self.ani_features[:count], earlier=earlier)
         injected = (injection.alpha.unsqueeze(-1) > 0) & self.ani_numbers[:count]
-        hidden_states = torch.where(injected, injection.hidden_states, hidden_states)
+        hidden_states, residual = named["hidden_states"], named.get("residual")
+        updated = torch.where(injected, injection.hidden_states, hidden_states.flatten(0, -2))
+        named["hidden_states"] = updated.view_as(hidden_states)
         if residual is not None:
-            residual = torch.where(injected, torch.zeros_like(residual), residual)
-        return super().forward(positions, hidden_states, residual, *args, **kwargs)
+            named["residual"] = torch.where(injected, torch.zeros_like(residual), residual)
+        return super().forward(**named)
 
 
 def _on_device(array: Ids | Features, device: torch.device) -> torch.Tensor:
@@ -207,19 +273,29 @@ class AniForCausalLM(StepModel):
         settings = merged_settings(model_config.hf_config)
         assert settings is not None
         self.ani_config = settings
-        locator = NumberLocator(tokenizer_of(model_config), settings)
+        self.ani_tokenizer = tokenizer_of(model_config)
+        locator = NumberLocator(self.ani_tokenizer, settings)
         self.ani_steps = StepLocator(locator)
         self.reads_answers = self.ani_steps.reads_answers
-        layer = self.model.layers[settings.layer]
-        swap_class(layer, _InjectionLayer)
-        layer.ani = AniModule(settings, locator.encoder.width).float()
+        layers = decoder_layers(self, model_config)
+        layer = layers[settings.layer]
+        device = _device(layer)
+        _read_layer(layer, _InjectionLayer)
+        layer.ani = AniModule(settings, locator.encoder.width).float().to(device)
         size = vllm_config.scheduler_config.max_num_batched_tokens
-        device = layer.ani.projection.weight.device
-        features = torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device)
-        layer.register_buffer("ani_features", features, persistent=False)
-        layer.register_buffer("ani_numbers", torch.zeros(size, 1, dtype=torch.bool, device=device), persistent=False)
-        layer.ani_earlier = keep_gate_inputs(self.model.layers, settings.gate_reads, vllm_config)
+        self.ani_calibration = merged_calibration(model_config.hf_config)
+        samples = len(self.ani_calibration.states)
+        buffers = {
+            "features": torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device),
+            "numbers": torch.zeros(size, 1, dtype=torch.bool, device=device),
+            "sampled": torch.zeros(samples, dtype=torch.int64, device=device),
+            "samples": torch.zeros(samples, settings.hidden_size, dtype=model_config.dtype, device=device),
+        }
+        for name, buffer in buffers.items():
+            layer.register_buffer(f"ani_{name}", buffer, persistent=False)
+        layer.ani_earlier = keep_gate_inputs(layers, settings.gate_reads, vllm_config)
         layer.ani_eager = model_config.enforce_eager
+        self.ani_layer = [layer]  # not as a second child
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load the weights of the family, and the module's into layer l."""
@@ -233,12 +309,87 @@ class AniForCausalLM(StepModel):
                     yield name, weight
 
         loaded: set[str] = super().load_weights(family_weights())  # type: ignore[misc]
-        self.model.layers[self.ani_config.layer].ani.load_state_dict(module)
-        return loaded | {f"model.layers.{self.ani_config.layer}.ani.{name}" for name in module}
+        self.ani_layer[0].ani.load_state_dict(module)
+        place = next(name for name, part in self.named_modules() if part is self.ani_layer[0].ani)
+        return loaded | {f"{place}.{name}" for name in module}
 
     def before_step(self, step: EngineStep | None) -> None:
         """Give layer l the numbers of the coming step."""
-        self.model.layers[self.ani_config.layer].write(*self.ani_steps.find(step))
+        self.ani_layer[0].write(*self.ani_steps.find(step))
+
+    def check_start(self, worker: Worker) -> None:
+        """Compute the checkpoint's calibration text as a request; raises ValueError if the states that layer l receives
+        at its numbers are not those of transformers."""
+        layer = self.ani_layer[0]
+        ids = self.ani_tokenizer(self.ani_calibration.text)["input_ids"]
+        config = worker.vllm_config
+        ids = ids[: min(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len - 1)]
+        table, length, offsets = np.array([ids]), np.array([len(ids)]), np.array([0, len(ids)])
+        zero = np.zeros(1, dtype=np.int64)
+        positions, _ = self.ani_steps.find(EngineStep(["calibration"], table, zero, length, zero, offsets))
+        positions = positions[: len(layer.ani_sampled)]
+        layer.ani_sampled[: len(positions)] = _on_device(positions, layer.ani_sampled.device)
+        layer.ani_samples.zero_()
+        _run_request(worker, ids)
+        layer.ani_sampled.zero_()
+        difference = self.ani_calibration.difference(layer.ani_samples[: len(positions)])
+        if not difference <= self.ani_calibration.tolerance:
+            raise ValueError(
+                f"the hidden states of layer {self.ani_config.layer} differ by {difference:.2g} from those that ani "
+                f"merge stored, more than {self.ani_calibration.tolerance:.2g}: this vLLM computes {self.family} in "
+                "another way than transformers, or the weights were changed; use transformers, or merge again"
+            )
+
+
+# --- the check at start -----------------------------------------------------------------------------------------------
+
+
+def _run_request(worker: Any, ids: list[int]) -> None:
+    """Compute a prompt as a request of its own, before there are others."""
+    runner, name, sampling = worker.model_runner, "ani-calibration", SamplingParams(temperature=0, max_tokens=1)
+    limits = {"max_model_len": runner.max_model_len, "max_encoder_len": 0}
+    limits["num_lookahead_tokens"] = worker.vllm_config.num_lookahead_tokens
+    blocks, free = [], 1  # vLLM never uses block 0
+    for group in runner.kv_cache_config.kv_cache_groups:
+        count = _reserved_block_count(len(ids), group.kv_cache_spec, **limits)
+        blocks.append(list(range(free, free + count)))
+        free += count
+    request = NewRequestData(name, ids, [], sampling, None, tuple(blocks), 0, None, prefill_token_ids=ids)
+    begin, end = SchedulerOutput.make_empty(), SchedulerOutput.make_empty()
+    begin.scheduled_new_reqs, begin.num_scheduled_tokens = [request], {name: len(ids)}
+    begin.total_num_scheduled_tokens, begin.num_common_prefix_blocks = len(ids), [0] * len(blocks)
+    end.finished_req_ids = {name}
+    # A connector of stored states would wait for a scheduler. The V2 runner has an object for it.
+    connector, agent = getattr(runner, "kv_connector", None), kv_transfer_state._KV_CONNECTOR_AGENT
+    if connector is not None:
+        connector.set_disabled(True)
+    kv_transfer_state._KV_CONNECTOR_AGENT = None
+    try:
+        worker.execute_model(begin)
+        worker.sample_tokens(None)
+        worker.execute_model(end)
+    finally:
+        if connector is not None:
+            connector.set_disabled(False)
+        kv_transfer_state._KV_CONNECTOR_AGENT = agent
+
+
+def _checking(warm_up: Any) -> Any:
+    """Return a worker's `compile_or_warm_up_model`, the last step of its start, followed by the check."""
+
+    @functools.wraps(warm_up)
+    def both(worker: Any) -> Any:
+        times = warm_up(worker)
+        model = worker.get_model()
+        if isinstance(model, AniForCausalLM):
+            model.check_start(worker)
+        return times
+
+    return both
+
+
+for _worker in (Worker, CPUWorker):
+    _worker.compile_or_warm_up_model = _checking(_worker.compile_or_warm_up_model)
 
 
 # --- the V1 runner ----------------------------------------------------------------------------------------------------
