@@ -83,7 +83,8 @@ def load_model(
     """
     device = device or default_device()
     torch_dtype = default_dtype(device) if dtype == "auto" else getattr(torch, str(dtype).removeprefix("torch."))
-    quantization_config = nf4(torch_dtype) if quantization == "nf4" else None
+    # Not None: transformers would leave the scales of FP8 checkpoints unused.
+    quantized: dict[str, Any] = {"quantization_config": nf4(torch_dtype)} if quantization == "nf4" else {}
     if attention == "auto":
         attention = "eager" if device == "cpu" else None
     source = model_source(name)
@@ -93,7 +94,7 @@ def load_model(
             auto_class(load_config(name)).from_pretrained,
             source,
             dtype=torch_dtype,
-            quantization_config=quantization_config,
+            **quantized,
             device_map={"": device},
             attn_implementation=attention,
             use_safetensors=True,

@@ -101,7 +101,7 @@ def test_a_wrong_layer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_stale_residual_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # vLLM's own layers of this family return the finished state, and a stale residual.
-    path, _, _ = merged(tmp_path, "cohere2", sliding_window=None, layer_types=["full_attention"] * 3)
+    path, _, _ = merged(tmp_path, "cohere2", sliding_window=16, layer_types=["full_attention"] * 3)
     monkeypatch.setattr(models, "supports_eagle3", lambda model: True)
     with pytest.raises(ValueError, match="hidden states of layer 2"):
         engine(path, True, [[0]], num_gpu_blocks_override=64)

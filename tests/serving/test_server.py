@@ -54,7 +54,6 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path, named in [
         (str(tmp_path / "none"), "ani merge"),
         (str(tmp_path / "good" / "adapter"), "ani merge"),
-        (merge(tmp_path / "gemma", "gemma"), "Gemma3ForCausalLM"),
         (merge(tmp_path / "numerologic", method="numerologic"), "numerologic"),
         (merge(tmp_path / "fone", method="fone", layer=0), "substitute"),
     ]:

@@ -168,7 +168,7 @@ class Check(NamedTuple):
 
     why_not: Callable[[Any], str | None]
     """Returns the reason why a model can't be served with vLLM's settings, a `VllmConfig`, or None."""
-    family: Any
+    family: Any = None
     """vLLM's own methods of this kind for the family, or None."""
 
     def verify_and_update_model_config(self, model_config: Any) -> None:
