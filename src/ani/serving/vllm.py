@@ -21,14 +21,19 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import supports_eagle3, supports_multimodal
-from vllm.model_executor.models.transformers import TransformersMoEForCausalLM
+from vllm.model_executor.models.transformers import (
+    TransformersMoEForCausalLM,
+    TransformersMultiModalMoEForCausalLM,
+)
 from vllm.model_executor.models.transformers.base import Base
+from vllm.model_executor.models.transformers.moe import MoEMixin
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
@@ -63,8 +68,8 @@ class StepModel(nn.Module):
         return StepState
 
 
-class _TransformersBackend(TransformersMoEForCausalLM):  # type: ignore[misc]
-    """transformers' own model code in vLLM, with experts or without."""
+class _TransformersBackend(MoEMixin):  # type: ignore[misc]
+    """Mixed into classes of the Transformers backend: transformers' own model code, with experts or without."""
 
     family: str
     """Name of transformers' class."""
@@ -77,7 +82,15 @@ class _TransformersBackend(TransformersMoEForCausalLM):  # type: ignore[misc]
 
     def recursive_replace(self) -> None:
         """Replace transformers' layers by vLLM's."""
-        super().recursive_replace() if self.model_config.is_moe else Base.recursive_replace(self)
+        super().recursive_replace() if self.model_config.is_moe else super(MoEMixin, self).recursive_replace()
+
+
+class _Text(_TransformersBackend, TransformersMoEForCausalLM):  # type: ignore[misc]
+    """Of a model for text."""
+
+
+class _ImageText(_TransformersBackend, TransformersMultiModalMoEForCausalLM):  # type: ignore[misc]
+    """Of a model for images and text."""
 
 
 def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepModel]:
@@ -88,11 +101,11 @@ def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepMode
     family = name.removeprefix(prefix)
     served = ModelRegistry.models[family].load_model_cls() if family in ModelRegistry.models else Base
     if issubclass(served, Base) or not supports_eagle3(served):
-        served = _TransformersBackend
+        served = _ImageText if family in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values() else _Text
     return type(name, (mixin, served), {"__module__": mixin.__module__, "family": family})
 
 
-def decoder_layers(model: nn.Module, config: ModelConfig) -> Sequence[Any]:
+def decoder_layers(model: Any, config: ModelConfig) -> Any:
     """Return the decoder layers of a model of vLLM, in order."""
     parts = (model.get_language_model() if supports_multimodal(model) else model).modules()
     count = config.hf_text_config.num_hidden_layers
@@ -289,7 +302,7 @@ class AniForCausalLM(StepModel):
             "features": torch.zeros(size, locator.encoder.width, dtype=torch.float32, device=device),
             "numbers": torch.zeros(size, 1, dtype=torch.bool, device=device),
             "sampled": torch.zeros(samples, dtype=torch.int64, device=device),
-            "samples": torch.zeros(samples, settings.hidden_size, dtype=model_config.dtype, device=device),
+            "samples": torch.zeros(samples, settings.hidden_size or 0, dtype=model_config.dtype, device=device),
         }
         for name, buffer in buffers.items():
             layer.register_buffer(f"ani_{name}", buffer, persistent=False)
