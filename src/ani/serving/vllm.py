@@ -1,10 +1,10 @@
 """vLLM's model classes for merged checkpoints: before each step they learn which tokens carry a number.
 
 The class `Ani<X>` is made on demand for any class `<X>` of transformers. It is vLLM's own class `<X>` if that says what
-the hidden states between its layers are, as it must for the speculative decoding EAGLE-3: these are the sum of the two
-parts that a layer receives, or the one part. Elsewhere the parts may mean anything, so there it is transformers' own
-model code in vLLM (the Transformers backend), whose layers receive `hidden_states[l]`. In any case each worker compares
-its states with those that `ani merge` stored, before it serves.
+the hidden states between its layers are, as it must for the speculative decoding EAGLE-3 (the sum of the two parts that
+a layer receives), or its layers receive one part. Elsewhere the parts may mean anything, so there it is transformers'
+own model code in vLLM (the Transformers backend), whose layers receive `hidden_states[l]`. In any case each worker
+compares its states with those that `ani merge` stored, before it serves.
 
 Compiled graphs and CUDA graphs replay fixed tensors. Therefore layer l reads the numbers and their features from
 buffers that are as long as a step can be. The buffers are filled before every step, where vLLM still has the whole text
@@ -14,6 +14,7 @@ its methods is wrapped.
 
 import functools
 import inspect
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,19 +22,14 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoTokenizer
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import supports_eagle3, supports_multimodal
-from vllm.model_executor.models.transformers import (
-    TransformersMoEForCausalLM,
-    TransformersMultiModalMoEForCausalLM,
-)
+from vllm.model_executor.models.transformers import TransformersMoEForCausalLM
 from vllm.model_executor.models.transformers.base import Base
-from vllm.model_executor.models.transformers.moe import MoEMixin
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
@@ -68,8 +64,8 @@ class StepModel(nn.Module):
         return StepState
 
 
-class _TransformersBackend(MoEMixin):  # type: ignore[misc]
-    """Mixed into classes of the Transformers backend: transformers' own model code, with experts or without."""
+class _TransformersBackend(TransformersMoEForCausalLM):  # type: ignore[misc]
+    """transformers' own model code in vLLM, with experts or without."""
 
     family: str
     """Name of transformers' class."""
@@ -82,15 +78,7 @@ class _TransformersBackend(MoEMixin):  # type: ignore[misc]
 
     def recursive_replace(self) -> None:
         """Replace transformers' layers by vLLM's."""
-        super().recursive_replace() if self.model_config.is_moe else super(MoEMixin, self).recursive_replace()
-
-
-class _Text(_TransformersBackend, TransformersMoEForCausalLM):  # type: ignore[misc]
-    """Of a model for text."""
-
-
-class _ImageText(_TransformersBackend, TransformersMultiModalMoEForCausalLM):  # type: ignore[misc]
-    """Of a model for images and text."""
+        super().recursive_replace() if self.model_config.is_moe else Base.recursive_replace(self)
 
 
 def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepModel]:
@@ -100,9 +88,16 @@ def model_class(mixin: type[StepModel], name: str, prefix: str) -> type[StepMode
         raise AttributeError(name)
     family = name.removeprefix(prefix)
     served = ModelRegistry.models[family].load_model_cls() if family in ModelRegistry.models else Base
-    if issubclass(served, Base) or not supports_eagle3(served):
-        served = _ImageText if family in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values() else _Text
+    if issubclass(served, Base) or not (supports_eagle3(served) or _has_one_part(served)):
+        served = _TransformersBackend
     return type(name, (mixin, served), {"__module__": mixin.__module__, "family": family})
+
+
+def _has_one_part(served: Any) -> bool:
+    """True if no module beside a model class of vLLM receives hidden states in two parts."""
+    beside = [part for part in vars(sys.modules[served.__module__]).values() if inspect.isclass(part)]
+    forwards = [part.forward for part in beside if part.__module__ == served.__module__ and hasattr(part, "forward")]
+    return not any("residual" in inspect.signature(forward).parameters for forward in forwards)
 
 
 def decoder_layers(model: Any, config: ModelConfig) -> Any:
