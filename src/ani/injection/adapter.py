@@ -33,6 +33,7 @@ from ani.injection.adapter_files import (
     read_weights,
 )
 from ani.injection.attach import attach, detach
+from ani.injection.checks import warn_of_trained_weights
 from ani.injection.lora import add_lora, fold_lora, peft_model
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.injection.model_parts import ani_module, base_model, check_tokenizer, fitted_config, is_attached
@@ -206,13 +207,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         lora = {name: full_tensor(parameter.detach()) for name, parameter in trained}
     if sharded and distributed.get_rank() > 0:
         return
-    versions = vars(base_model(model)).get("_ani_versions", ())
-    if any((weight := kept()) is not None and weight.requires_grad and weight._version != v for kept, v in versions):
-        warnings.warn(
-            "the base model's own weights have changed since attach, and an adapter does not contain them; keep them "
-            "by model.save_pretrained, or train LoRA",
-            stacklevel=2,
-        )
+    warn_of_trained_weights(base_model(model))
     name = lasting_name(base_model(model).name_or_path)
     config = None if module is None else module.config
     with replacing_directory(path) as work:

@@ -11,8 +11,6 @@ The model stays the same object. Classes are swapped for subclasses of themselve
   this forward pass is read whole, whatever happened to the cache (beams, turns, chunks, crops).
 """
 
-import re
-import weakref
 from typing import Any, cast
 
 import torch
@@ -21,7 +19,7 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBa
 
 from ani.errors import InputError, one_line
 from ani.injection import substitution
-from ani.injection.checks import CheckedModel
+from ani.injection.checks import CheckedModel, remember_weights
 from ani.injection.classes import ClassOfBaseInstances, OutermostForward, restore_class, swap_class
 from ani.injection.config import AniConfig
 from ani.injection.earlier_layers import forget_earlier_layers, read_earlier_layers
@@ -106,6 +104,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     except BaseException:
         _remove_module(model)
         raise
+    remember_weights(base)
     return model
 
 

@@ -1,8 +1,11 @@
-"""Checks of a model's use: labels separate prompt and response, the module is trained, and a reference has it too."""
+"""Checks of a model's use: labels separate prompt and response, the module is trained, a reference has it too, and what
+is trained is saved."""
 
 import inspect
+import re
 import sys
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,6 +60,24 @@ def is_language_loss(model: PreTrainedModel, given: Mapping[str, Any]) -> bool:
     """True if the loss of a forward pass is a language model's. Of TRL's trainers with a fused head only SFTTrainer has
     such a loss; the others compare log-probabilities of answers, in which a penalty would be an error."""
     return not given.get("fused_lm_head") or "sft" in vars(model).get("_ani_trainer_tags", ())
+
+
+def remember_weights(model: PreTrainedModel) -> None:
+    """Keep the versions of an attached model's own weights, which every change in place increases."""
+    adapted = re.compile(r"(^|\.)(ani\.|lora_|modules_to_save)")
+    own = (weight for name, weight in model.named_parameters() if not adapted.search(name))
+    vars(model)["_ani_versions"] = [(weakref.ref(weight), weight._version) for weight in own]
+
+
+def warn_of_trained_weights(model: PreTrainedModel) -> None:
+    """Warn if own weights of an attached model were trained: an adapter does not contain them."""
+    versions = vars(model).get("_ani_versions", ())
+    if any((weight := kept()) is not None and weight.requires_grad and weight._version != v for kept, v in versions):
+        warnings.warn(
+            "the base model's own weights have changed since attach, and an adapter does not contain them; keep them "
+            "by model.save_pretrained, or train LoRA",
+            stacklevel=3,
+        )
 
 
 class CheckedModel(PreTrainedModel):
