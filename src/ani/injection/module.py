@@ -100,9 +100,8 @@ class AniModule(nn.Module):
         """
         relaxes = self.training and torch.is_grad_enabled() and self.gate is not None and self.forced is None
         given, own = hidden_states.dtype, self.projection.weight.dtype
-        dtype = torch.promote_types(
-            torch.promote_types(given, own), torch.float32
-        )  # less would round h or the features
+        wider = torch.promote_types(given, own)
+        dtype = torch.promote_types(wider, torch.float32)  # less would round h or the features
         hidden = hidden_states.to(dtype)
         # Autocast would round the features to 8 bits, in training only.
         rounds = torch.is_autocast_enabled(hidden.device.type)
