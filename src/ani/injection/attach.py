@@ -90,9 +90,7 @@ def attach(model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: AniConf
     if check or config.embedding_scale is None:
         scale = measured_scale(base, tokenizer, config, locator, check)
         config = config.model_copy(update={"embedding_scale": scale})
-    own = [weight for name, weight in base.named_parameters() if not re.search(r"\.(lora_|modules_to_save)", name)]
     add_module(base, config, locator.encoder.width)
-    vars(base)["_ani_versions"] = [(weakref.ref(weight), weight._version) for weight in own]
     vars(base)["_ani_locator"] = locator
     inner_forward = base.__dict__.pop("forward", None)
     swap_class(base, AttachedModel)
