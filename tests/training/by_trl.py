@@ -24,8 +24,9 @@ def train_by_sft(model_path: str, out: Path, batch_size: int) -> bool:
         str(out / "trainer"),
         max_steps=2,
         per_device_train_batch_size=batch_size,
-        learning_rate=1e-3,
+        learning_rate=0.5,
         lr_scheduler_type="constant",
+        optim="sgd",  # AdamW would turn rounding errors of tiny gradients into whole steps
         bf16=False,
         use_cpu=True,
         ddp_find_unused_parameters=False,

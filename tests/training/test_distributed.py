@@ -178,6 +178,7 @@ def test_two_processes_of_trl_shard_the_model_and_train_as_one(tiny_model: Path,
     assert [json.loads((tmp_path / f"results-{i}.json").read_text()) for i in range(2)] == [[{"sharded": True}]] * 2
     weights, others = (weights_of(tmp_path / name / "adapter") for name in ("two", "one"))
     assert weights.keys() == others.keys()
+    assert weights["ani.safetensors:projection.weight"].abs().max() > 1e-2  # it begins at 0
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, others[name], atol=1e-4, rtol=0, msg=name)
 
