@@ -101,6 +101,9 @@ def load_model(
             trust_remote_code=False,
             **hub_name(name).options,
         )
+    if any(isinstance(part, nn.Linear) and not hasattr(part, "weight") for part in model.modules()):
+        with torch.no_grad():  # compressed-tensors unpacks weights in the first forward pass; PEFT needs them earlier
+            model.eval()(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device))
     return cast(PreTrainedModel, model.eval())
 
 

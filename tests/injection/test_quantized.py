@@ -1,6 +1,8 @@
 """A base model whose checkpoint is quantized."""
 
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ BLOCK = 8
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]}
 
 
-def quantize(path: Path) -> None:
-    """Rewrite the weights of a checkpoint's linear layers in FP8, each block with its scale."""
+def in_fp8(path: Path, model: Any) -> None:
+    """Write a model's checkpoint, with its linear layers in FP8, each block with its scale."""
+    model.save_pretrained(path)
     weights = load_file(path / "model.safetensors")
     for name in [name for name in weights if name.endswith("_proj.weight")]:
         blocks = weights[name].unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))
@@ -31,11 +34,36 @@ def quantize(path: Path) -> None:
     (path / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
 
 
-def test_fp8_with_scales(tmp_path: Path) -> None:
+def packed(path: Path, model: Any) -> None:
+    """Write a model's checkpoint, with its linear layers in packed integers of compressed-tensors."""
+    pytest.importorskip("compressed_tensors")
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import (
+        QuantizationArgs,
+        QuantizationConfig,
+        QuantizationScheme,
+        apply_quantization_config,
+    )
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    model = copy.deepcopy(model)
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(num_bits=8, strategy="channel"))
+    apply_quantization_config(model, QuantizationConfig(config_groups={"group_0": scheme}, ignore=["lm_head"]))
+    for part in model.modules():
+        if hasattr(part, "weight_scale"):
+            low, high = part.weight.detach().aminmax(dim=1, keepdim=True)
+            part.weight_scale.data.copy_(calculate_qparams(low, high, scheme.weights)[0])
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(path)
+    compressor.update_config(path)
+
+
+@pytest.mark.parametrize("write", [in_fp8, packed])
+def test_train_save_load(tmp_path: Path, write: Callable[[Path, Any], None]) -> None:
     base, tokenizer = pair("llama")
-    base.save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
-    quantize(tmp_path / "base")
+    write(tmp_path / "base", base)
 
     def loaded() -> Any:
         return load_model(str(tmp_path / "base"), dtype="float32", device="cpu")
