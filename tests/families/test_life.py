@@ -8,8 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 import ani
+from ani import load_adapter, save_adapter
 from ani.injection.model_parts import ani_module, last_decision, number_locator
 from ani.models import load_model, load_tokenizer
+from ani.training.recipe import Recipe
+from ani.training.run import with_adapter
 from tests import tokenizers
 from tests.families.checks import deviation
 from tests.families.models import tiny
@@ -57,9 +60,9 @@ def test_life_of_an_adapter(family: str, tmp_path: Path) -> None:
 
     expected = logits_of(model.eval(), ids)
     assert deviation(expected, before) > 1e-3
-    ani.save_adapter(model, tmp_path / "adapter")
+    save_adapter(model, tmp_path / "adapter")
     loaded = load_model(str(tmp_path / "base"), dtype="float32", device="cpu")
-    ani.load_adapter(loaded, tokenizer, tmp_path / "adapter")
+    load_adapter(loaded, tokenizer, tmp_path / "adapter")
     assert torch.equal(logits_of(loaded, ids), expected)
     greedy = {"max_new_tokens": 6, "do_sample": False, "disable_compile": True}
     answer = loaded.generate(ids, use_cache=True, **greedy)
@@ -95,3 +98,17 @@ def test_images_are_boundaries() -> None:
     assert [number.text for number in numbers] == ["12", "34", "5"] and decision is not None
     assert decision.numbers.positions.tolist() == [number.last_token for number in numbers]
     assert numbers[0].last_token + 4 < numbers[1].first_token
+
+
+def test_a_recipe_trains_the_decoder_alone(tmp_path: Path) -> None:
+    """PEFT would add LoRA to Gemma 3's image tower too, which no text reaches."""
+    tokenizer, settings = tokenizers.gemma_like(), {"quantization": "none", "lora": {"r": 2}, "ani": {"layer": 1}}
+    recipe = Recipe.model_validate({"output": str(tmp_path), "data": [{"kind": "diagnostic", "count": 1}], **settings})
+    model = with_adapter(tiny("gemma3"), tokenizer, recipe)
+    ids = encode(tokenizer, PROMPT)
+    model.train()(input_ids=ids, labels=ids).loss.backward()
+    trained = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert sum("lora_" in name for name in trained) == 2 * 4 * 7  # A and B of seven layers in each decoder layer
+    assert all(gradient is not None for gradient in trained.values())
+    save_adapter(model, tmp_path / "adapter")
+    load_adapter(tiny("gemma3"), tokenizer, tmp_path / "adapter")

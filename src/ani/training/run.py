@@ -6,6 +6,7 @@ compute the same steps; only the main process writes.
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, set_seed
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from rich.console import Console
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments
+from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments
 
 from ani.data.collator import NumberCollator, TokenizedExample
 from ani.devices import default_dtype
@@ -25,7 +26,7 @@ from ani.files import only_process_in
 from ani.injection.attach import attach
 from ani.injection.locate import NumberLocator
 from ani.injection.model_parts import ani_module, base_model, check_layer, is_attached, number_locator
-from ani.models import DTypeName, load_config, load_model, load_tokenizer
+from ani.models import DTypeName, auto_class, load_config, load_model, load_tokenizer
 from ani.probing.curve import LayerSelection
 from ani.probing.run import probe
 from ani.probing.selection import PAPER_LAYERS, preset_for
@@ -263,6 +264,10 @@ def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rec
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         settings = recipe.lora.model_dump(exclude={"alpha", "dropout"})
         settings |= {"lora_alpha": recipe.lora.alpha, "lora_dropout": recipe.lora.dropout}
+        if auto_class(base_model(model).config) is AutoModelForImageTextToText:  # a text trains the decoder alone
+            decoder = base_model(model).get_decoder()
+            name = next(name for name, module in model.named_modules() if module is decoder)
+            settings["exclude_modules"] = rf"(?!{re.escape(name)}\.).*"
         try:
             model = get_peft_model(cast(Any, model), LoraConfig(**settings, task_type="CAUSAL_LM"))
         except ValueError as error:
