@@ -43,6 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "logits_scaling": 2.0},
     "llama4_text": {**EXPERTS, "intermediate_size_mlp": 64, "num_experts_per_tok": 1, "attention_chunk_size": 64},
     "gpt2": {},
+    "gpt_neox": {"num_key_value_heads": 2},
 }
 IN_TEST = "cohere", "gpt_oss"
 
