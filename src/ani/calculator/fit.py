@@ -229,7 +229,8 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
 
 def _answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
     engine, name = VllmEngine(model), lasting_name(model_source(model)) or model
-    for split, count in (("train", unasked), ("test", unasked // TEST_PART)):
+    counts: dict[Split, int] = {"train": unasked, "test": unasked // TEST_PART}
+    for split, count in counts.items():
         _answered(unasked_chats(count, split=split, seed=seed), engine, name, file, terminal.console)
 
 
