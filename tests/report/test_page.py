@@ -192,7 +192,7 @@ def test_benchmarks_shown(tmp_path: Path) -> None:
         ["MATH", "base", page.rows[5][2], "+0.0 +0.0…+0.0 p = 1.000", "-100.0 -100.0…-100.0 p = 1.000"],
     ]
     assert page.rows[5][2].startswith("-50.0 -100.0…")
-    assert ["Geometry", "base", "-100.0 -100.0…-100.0 p = 1.000"] in page.rows
+    assert ["Geometry", "base", "-100.0 -100.0…-100.0 p = 1.000 Holm: 1.000"] in page.rows
     assert "MATH, ours: 1 of 4 answers" in page.text and "MATH, base: 2 of 4 prompts" in page.text
     (chart,) = page.charts.values()
     assert all(f">{name}</text>" in chart for name in ("All", "levels 1–3", "GSM8K, ours", "MATH, base"))

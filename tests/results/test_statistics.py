@@ -11,6 +11,7 @@ from ani.results.statistics import (
     area_under_roc,
     bootstrap_means,
     grouped_share,
+    holm,
     paired_difference,
     share_facts,
     wilson_interval,
@@ -123,10 +124,16 @@ def test_p_in_closed_form() -> None:
     assert paired_difference(before, np.ones(6)) == pytest.approx(Estimate(-1, -1, -1, 6, p=1))
 
 
-def test_a_problems_score_is_its_mean_over_seeds() -> None:
+def test_intervals_of_differences_cover_seeds() -> None:
     random = np.random.default_rng(2)
     scores, baseline = random.random((50, 3)) < 0.7, random.random((50, 1)) < 0.5
-    assert paired_difference(scores, baseline) == paired_difference(scores.mean(axis=1), baseline[:, 0])
+    found, of_problems = paired_difference(scores, baseline), paired_difference(scores.mean(axis=1), baseline[:, 0])
+    assert found.value == pytest.approx(of_problems.value)
+    # Two runs that differ by their seeds alone: 0 or 0.9 points of all problems, whichever is drawn.
+    lucky = np.tile([False, False, True], (400, 1))
+    found = paired_difference(lucky, np.zeros(400))
+    assert (found.value, found.low, found.high) == pytest.approx((1 / 3, 0, 1))
+    assert found.p == pytest.approx((2 / 3) ** 3, abs=0.05)  # no draw of the third seed
     # The same answers three times over are no more evidence.
     one = paired_difference(scores[:, 0], baseline)
     assert paired_difference(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one)
@@ -134,9 +141,16 @@ def test_a_problems_score_is_its_mean_over_seeds() -> None:
 
 def test_a_tie_is_no_gain_even_in_thirds() -> None:
     scores = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]] * 7)
-    found = paired_difference(scores, scores[:, ::-1] * 1.0)
+    found = paired_difference(scores.mean(axis=1), scores[:, ::-1].mean(axis=1))
     assert found.p == 1
     assert (found.value, found.low, found.high) == pytest.approx((0, 0, 0), abs=1e-12)
+
+
+def test_holms_correction() -> None:
+    """The example of his paper's step-down rule, by hand; and as many as one is left as it is."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([0.02]) == [0.02]
 
 
 def shares(right: Sequence[bool], groups: Sequence[int]) -> Estimate:

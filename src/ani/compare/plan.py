@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ani.errors import InputError
@@ -52,7 +52,8 @@ class Comparison(Section):
     models: dict[str, str] = Field(default={})
     """Further models that are evaluated and not trained, by the row's name."""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
-    """Seeds of initialization, dropout and order of examples. Training data and problems are the same for all seeds."""
+    """Seeds of initialization, dropout and order of examples; `3` means 0, 1 and 2. Training data and problems are the
+    same for all seeds."""
     more_seeds: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(default={})
     """Additional seeds by variant."""
     reference: bool = True
@@ -74,6 +75,11 @@ class Comparison(Section):
     """Published values that the report shows next to the measured ones, by variant (or `reference`) and column: percent
     for `math`, `gsm8k`, `mmlu` and for additions by length, such as `12 digits`; percentage points over the baseline
     for `levels 1–3 gain` and `levels 4–5 gain` of MATH."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _counted(cls, seeds: Any) -> Any:
+        return [*range(seeds)] if type(seeds) is int and seeds < 1000 else seeds
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

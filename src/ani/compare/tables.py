@@ -26,6 +26,8 @@ def notes_of(plan: Plan) -> list[str]:
         others = " and ".join(dict.fromkeys(run.variant for run in plan.runs if run.why_not_vllm))
         but = f", of {others} by transformers on the same" if others else ""
         notes[0] = f"{notes[0][:-1]}; {' and '.join(merged)} by vLLM on merged weights in {plan.machine.dtype}{but}."
+    if once := [name for name in plan.variants if sum(run.variant == name for run in plan.runs) == 1]:
+        notes.append(f"{' and '.join(once)}: one seed, so intervals don't cover training.")
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
         training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 from ani.evaluation.engines import Engine
 from ani.numbers import find_numbers
 from ani.results.scores import ONE_MODEL, Answer, Difference, Score, TaskRecord, differences, grouped, scores
-from ani.results.statistics import Estimate, difference_facts, share_facts, sign_test
+from ani.results.statistics import Estimate, difference_facts, holm, share_facts, sign_test
 from ani.results.tables import Cell, Chart, Table, leader, percent, points
 from ani.settings import Section, validated
 
@@ -202,13 +202,18 @@ class Scored(Task):
 
 def gains(rows: Sequence[Difference], baseline: str, what: str, kinds: str) -> Table:
     """Return a row per kind (`kinds` heads their column) and run: its share minus the baseline's, in all and by
-    part."""
+    part; p also by Holm's correction over the rows."""
     names, found = _columns(rows)
+    cells = []
+    for column in zip(*found, strict=True):
+        known = [each.p for each in column if each is not None and each.p is not None]
+        corrected = iter(holm(known) if len(known) > 1 else [None] * len(known))
+        cells.append([points(each, None if each is None or each.p is None else next(corrected)) for each in column])
     return Table(
         f"{what} compared to {baseline}, in percentage points: the same problems in pairs, with 95% bootstrap "
-        "intervals and the one-sided p of no gain",
+        "intervals (over problems, and over training seeds where there are several) and the one-sided p of no gain",
         (kinds, "Run", *names),
-        tuple((Cell(row.task), Cell(row.run), *map(points, columns)) for row, columns in zip(rows, found, strict=True)),
+        tuple((Cell(row.task), Cell(row.run), *of) for row, *of in zip(rows, *cells, strict=True)),
         label_columns=2,
     )
 

@@ -15,7 +15,8 @@ _COUNTS_AT_ONCE = 4_000_000
 class Estimate(NamedTuple):
     """A share in [0, 1], a mean or a difference of two, with its 95% interval [low, high].
 
-    Intervals are for other cases (problems, texts), not for other training seeds.
+    Intervals of shares and means are for other cases (problems, texts), not for other training seeds; those of
+    differences (`paired_difference`) are for both, where there are several seeds.
     """
 
     value: float
@@ -218,9 +219,9 @@ def paired_difference(
 ) -> Estimate:
     """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
 
-    Problems are resampled, each with both runs' scores; the interval is the percentiles of the resampled differences.
-    A problem's score is its mean over a run's seeds, so the interval is for other problems, not for other seeds. p is
-    that of `resampled`.
+    Problems are resampled, each with both runs' scores, and of each run the seeds (a hierarchical bootstrap); the
+    interval is the percentiles of the resampled differences. So it is for other problems and other seeds, or with one
+    seed, as in the paper, for other problems alone. p is that of `resampled`.
 
     Args:
         scores: (N,) or (N, seeds), N problems.
@@ -232,5 +233,20 @@ def paired_difference(
     """
     if len(scores) != len(baseline) or not len(scores):
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
-    pair = np.stack([np.reshape(run, (len(run), -1)).mean(axis=1) for run in (scores, baseline)], axis=1)
-    return resampled(pair, lambda means: means[:, 0] - means[:, 1], resamples=resamples, gain=True)
+    runs = [np.reshape(run, (len(run), -1)).astype(np.float64) for run in (scores, baseline)]
+    generator, weights = np.random.default_rng(0), []
+    for run, sign in zip(runs, (1, -1), strict=True):
+        seeds = run.shape[1]
+        drawn = generator.multinomial(seeds, [1 / seeds] * seeds, size=resamples)
+        weights.append(sign * np.vstack([np.ones(seeds), drawn]) / seeds)  # first the runs as they are
+    of_seeds = np.hstack(weights)
+    return resampled(np.hstack(runs), lambda means: (means * of_seeds).sum(axis=1), resamples=resamples, gain=True)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of several tests by Holm's correction: below 5% with at most a 5% risk of any wrong one among them."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted

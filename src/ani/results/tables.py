@@ -60,12 +60,14 @@ def count(found: Estimate) -> str:
     return f"n = {found.cases}" if found.seeds == 1 else f"n = {found.cases} × {found.seeds} seeds"
 
 
-def points(found: Estimate | None) -> Cell:
-    """Return a difference of shares in percentage points, with its p if it has one."""
+def points(found: Estimate | None, corrected: float | None = None) -> Cell:
+    """Return a difference of shares in percentage points, with its p if it has one, also `corrected`."""
     if found is None:
         return Cell(MISSING)
     value, low, high = (f"{100 * number:+.1f}" for number in found[:3])
-    return Cell(value, (f"{low}…{high}", *([] if found.p is None else [f"p = {found.p:.3f}"])), estimate=found)
+    p = [] if found.p is None else [f"p = {found.p:.3f}"]
+    p += [] if corrected is None else [f"Holm: {corrected:.3f}"]
+    return Cell(value, (f"{low}…{high}", *p), estimate=found)
 
 
 def inline(cell: Cell) -> Cell:
