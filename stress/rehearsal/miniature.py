@@ -215,7 +215,7 @@ def on_page() -> list[list[str]]:
             case ["compare", recipe]:
                 found.append([*words, *smaller(Path(recipe).stem)])
             case ["paper-set", *_]:
-                found.append([*words, "--count", str(FEW // 2), "--numbers", str(FEW // 8)])
+                found.append([*words, "--count", str(FEW // 2), "--numbers", str(FEW // 5)])
             case ["eval", *_]:
                 found.append([*words, "--limit", "3"])
             case ["diff" | "report", *_]:
