@@ -24,17 +24,13 @@ from torch import nn
 from transformers import AutoTokenizer
 from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
-from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import supports_eagle3, supports_multimodal
 from vllm.model_executor.models.transformers import TransformersMoEForCausalLM
 from vllm.model_executor.models.transformers.base import Base
-from vllm.sampling_params import SamplingParams
-from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
-from vllm.v1.worker.gpu.warmup import _reserved_block_count
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
 
@@ -44,6 +40,7 @@ from ani.injection.module import AniModule
 from ani.serving.checkpoint import merged_calibration, merged_settings
 from ani.serving.engine_step import EngineStep, Features, Ids, StepLocator
 from ani.serving.plugin import before, gates_closed
+from ani.serving.worker_request import run_request
 
 # vLLM is left out of type checking (pyproject.toml), so its classes are Any: hence each `misc` in this file.
 
@@ -338,7 +335,7 @@ class AniForCausalLM(StepModel):
         positions = positions[: len(layer.ani_sampled)]
         layer.ani_sampled[: len(positions)] = _on_device(positions, layer.ani_sampled.device)
         layer.ani_samples.zero_()
-        _run_request(worker, ids)
+        run_request(worker, ids)
         layer.ani_sampled.zero_()
         difference = self.ani_calibration.difference(layer.ani_samples[: len(positions)])
         if not difference <= self.ani_calibration.tolerance:
@@ -347,39 +344,6 @@ class AniForCausalLM(StepModel):
                 f"merge stored, more than {self.ani_calibration.tolerance:.2g}: this vLLM computes {self.family} in "
                 "another way than transformers, or the weights were changed; use transformers, or merge again"
             )
-
-
-# --- the check at start -----------------------------------------------------------------------------------------------
-
-
-def _run_request(worker: Any, ids: list[int]) -> None:
-    """Compute a prompt as a request of its own, before there are others."""
-    runner, name, sampling = worker.model_runner, "ani-calibration", SamplingParams(temperature=0, max_tokens=1)
-    limits = {"max_model_len": runner.max_model_len, "max_encoder_len": 0}
-    limits["num_lookahead_tokens"] = worker.vllm_config.num_lookahead_tokens
-    blocks, free = [], 1  # vLLM never uses block 0
-    for group in runner.kv_cache_config.kv_cache_groups:
-        count = _reserved_block_count(len(ids), group.kv_cache_spec, **limits)
-        blocks.append(list(range(free, free + count)))
-        free += count
-    request = NewRequestData(name, ids, [], sampling, None, tuple(blocks), 0, None, prefill_token_ids=ids)
-    begin, end = SchedulerOutput.make_empty(), SchedulerOutput.make_empty()
-    begin.scheduled_new_reqs, begin.num_scheduled_tokens = [request], {name: len(ids)}
-    begin.total_num_scheduled_tokens, begin.num_common_prefix_blocks = len(ids), [0] * len(blocks)
-    end.finished_req_ids = {name}
-    # A connector of stored states would wait for a scheduler. The V2 runner has an object for it.
-    connector, agent = getattr(runner, "kv_connector", None), kv_transfer_state._KV_CONNECTOR_AGENT
-    if connector is not None:
-        connector.set_disabled(True)
-    kv_transfer_state._KV_CONNECTOR_AGENT = None
-    try:
-        worker.execute_model(begin)
-        worker.sample_tokens(None)
-        worker.execute_model(end)
-    finally:
-        if connector is not None:
-            connector.set_disabled(False)
-        kv_transfer_state._KV_CONNECTOR_AGENT = agent
 
 
 def _checking(warm_up: Any) -> Any:
