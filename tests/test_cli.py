@@ -241,7 +241,7 @@ def test_diff(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["small/train", "small/train.yaml", "recipes/small/train.yaml"])
 def test_a_recipe_of_the_package_is_found_by_its_name(run: Run, tiny_model: Path, name: str) -> None:
-    settings = ("data=[{kind: arithmetic, count: 8}]", "training.steps=7", "ani.layer=1")
+    settings = ("data=[{kind: arithmetic, count: 8}, {kind: diagnostic, count: 8}]", "training.steps=7", "ani.layer=1")
     assert "7 steps" in run("train", "--dry-run", name, f"model={tiny_model}", *settings, code=0).out
 
 

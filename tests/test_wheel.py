@@ -127,6 +127,7 @@ NEEDED = {
     "ani.report": "matplotlib",
     "ani.calculator.vllm": "vllm",
     "ani.serving.vllm": "vllm",
+    "ani.serving.worker_request": "vllm",
     "ani.compare.runs": "matplotlib",
     "ani.compare.tables": "matplotlib",
 }
