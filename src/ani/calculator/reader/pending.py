@@ -120,7 +120,7 @@ class PendingReader:
 
     Args:
         ends: Texts that end a message (`ani.chat.message_ends`), beside special tokens.
-        mentions: Use `Value.mentioned`.
+        mentions: Also report values that a message contains and does not ask for in known words (`Value.mentioned`).
     """
 
     def __init__(self, ends: Sequence[str] = (), *, mentions: bool = True) -> None:

@@ -80,6 +80,7 @@ _SCALES = {name: 10**zeros for zeros, names in {
 }.items() for name in names}  # fmt: skip
 """Powers of ten of scale words."""
 SCALE = re.compile(rf"(?:{BLANK}?(?:k|mn|bn)|(?:{BLANK}|-)?(?:{'|'.join(n for n in _SCALES if len(n) > 2)}))(?![\w-])")
+"""Matches a scale word after a number."""
 _WORD = re.compile(WORD)
 _BETWEEN_WORDS = re.compile(rf"-|{BLANK}+and{BLANK}+|{BLANK}+")
 _HALF = re.compile(rf"{BLANK}+and a half(?![\w-])", re.IGNORECASE)
