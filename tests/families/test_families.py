@@ -1,5 +1,6 @@
 """A tenth of the table of families (docs/families.md): no family is worse than there. `make stress` checks all."""
 
+import re
 import warnings
 from itertools import cycle
 
@@ -25,3 +26,10 @@ def test_no_family_is_worse(family: str, policy: Policy) -> None:
 def test_every_family_is_on_the_page() -> None:
     if f"transformers {transformers.__version__}:" in PAGE.read_text():
         assert list(published()) == list(all_families())
+
+
+def test_the_page_is_of_the_version_that_is_pinned() -> None:
+    """An upgrade needs `python stress/families.py`, which fails if a family gets worse."""
+    pinned = re.search(r"^transformers==(.+)$", (PAGE.parents[1] / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert f"transformers {pinned[1]}:" in PAGE.read_text()
