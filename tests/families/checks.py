@@ -21,7 +21,7 @@ from tests.tokenizers import gemma_like
 
 LAYER = 2
 TOLERANCE = 1e-4
-"""Of logits, in units of the largest."""
+"""Largest difference between logits that count as equal, as a share of the largest logit."""
 TEXT = "Room 505 holds 12.5 people, 1234567 + 89 = 1234656. Order 90417 costs $3.50, paid in 2019 by 8."
 OTHER = "The bill came to 23 dollars; 7 of"
 WORDS = "The quick brown fox jumps over the lazy dog, and nobody counts how often."
@@ -239,21 +239,22 @@ RESULTS = ["wrong", "base", "refused", "parity"]
 
 
 class Result(NamedTuple):
-    """What was found about a family."""
+    """The result of a family's checks."""
 
     family: str
     class_name: str
     result: str
     """`parity`, `refused`, `base` (the tiny base model can't be built or read a text), or `wrong`."""
     reason: str = ""
-    """What was wrong, the refusal, the base's error, or what the base itself fails and so can't be compared."""
+    """The checks that failed, the refusal, or the error of the base model; for `parity`, the checks that the base model
+    itself fails, which therefore were not made."""
 
 
 def _tried(call: Callable[[], float], tolerance: float = TOLERANCE) -> str:
-    """What is wrong with a result: the deviation, or the error; empty if nothing is."""
+    """Describe how a check failed: its deviation, or its error; empty if it passed."""
     try:
         found = call()
-    except Exception as error:
+    except Exception as error:  # a family's code may raise anything: that is a result of the check
         return _words(error)
     return "" if found <= tolerance else f"deviates by {found:.2g}"
 

@@ -78,7 +78,7 @@ def test_life_of_an_adapter(family: str, tmp_path: Path) -> None:
 
 
 def test_images_are_boundaries() -> None:
-    """Of `12`, an image and `34` no number is read across the image, and each is injected at its own token."""
+    """Image tokens separate numbers: of `12`, an image and `34`, each number is injected, at its own token."""
     tokenizer, model = tokenizers.gemma_like(), tiny("qwen2_5_vl")
     image = model.config.image_token_id = tokenizer.unk_token_id
     parts = [encode(tokenizer, "Room 12"), torch.full((1, 4), image), encode(tokenizer, "34 apples and 5 more")]

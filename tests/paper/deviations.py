@@ -1,4 +1,4 @@
-"""What the code does at each deviation from the paper, by the names of docs/paper.md."""
+"""Reads from the code, for each deviation that docs/paper.md names, the value that the code uses."""
 
 import copy
 import json
@@ -225,5 +225,5 @@ CODE: dict[str, Callable[[], Any]] = {
 
 
 def ours(name: str) -> Any:
-    """What the code does."""
+    """The value that the code uses for a deviation of this name."""
     return CODE[name]() if name in CODE else setting(name)

@@ -56,7 +56,8 @@ def _with_bias(monkeypatch: pytest.MonkeyPatch, bias: float) -> None:
 
 
 def test_the_number_loss_is_the_mean_distance_of_the_learnt_digits(tiny_recipe: Write, tmp_path: Path) -> None:
-    """Of a step of several passes; where the model expects no digit, the distance is a little more than the largest."""
+    """Number-token loss is a mean over all passes of a step. If the model expects no digit at a digit's place, the loss
+    there is a little more than the largest distance."""
     settings = ["method=sft", "training.steps=1", "training.log_every=1", "training.batch_size=4"]
     settings += ["training.gradient_accumulation=8", "lora.dropout=0"]
     losses = []

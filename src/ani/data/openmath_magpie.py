@@ -128,10 +128,11 @@ class _Text(NamedTuple):
 
     sentence: DiagnosticSentence
     example: dict[str, Any] | None
-    """Its training record; None: it has no answer."""
+    """The text's training record; None: the text has no answer."""
     in_question: int
     """Number of numbers in the question."""
     in_answer: int
+    """Number of numbers in the answer."""
 
 
 @dataclass

@@ -77,8 +77,8 @@ def hub_records(
     name: str, split: str, limit: int | None, instead: str, configuration: str | None = None
 ) -> list[tuple[str, Any]]:
     """Place ("name[3]") and value of each of the first `limit` records of a dataset on the hub (`NAME`, or
-    `NAME@REVISION`), streamed. Raises
-    InputError, which says what to give `instead`, if the dataset can't be reached."""
+    `NAME@REVISION`), streamed. Raises InputError, which says what to give `instead`, if the dataset can't be reached.
+    """
     with hub_errors(name, split, instead):
         from datasets import load_dataset
 

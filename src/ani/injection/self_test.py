@@ -130,7 +130,7 @@ def _refusing(model: nn.Module) -> Iterator[None]:
         yield
     except (torch.cuda.OutOfMemoryError, MemoryError, InputError):
         raise
-    except Exception as error:
+    except Exception as error:  # a family's code may raise anything
         raise _refusal(model, f"it can't read a short text: {type(error).__name__}, {one_line(error, 200)}") from error
 
 

@@ -21,7 +21,7 @@ _WIDTH = 32
 
 
 class Calibration(Section):
-    """What layer l receives at the first numbers of a text."""
+    """Samples of the hidden states that enter layer l at the first numbers of a text."""
 
     text: str
     states: tuple[str, ...]
@@ -57,5 +57,6 @@ def _sampled(states: torch.Tensor) -> torch.Tensor:
 
 
 def _difference(states: torch.Tensor, others: torch.Tensor) -> float:
-    """Medians, because a few elements of a hidden state may be a thousand times larger than all others."""
+    """Median distance over the others' median size: a few elements of a hidden state may be a thousand times larger
+    than the rest, which would decide a mean."""
     return float((states - others).abs().median() / others.abs().median())

@@ -211,9 +211,9 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
     for index in starts[: 2 * MAX_STARTS]:
         found = read(window, tokens[index:])
         if found and found.end - found.start <= MAX_LENGTH:
-            alone = not words().quantity.search(window[: found.start] + BOUNDARY + window[found.end :])
-            alone = alone and not SCALE.search(window, found.start, found.end)  # 3 plus 2 million may be 5 million
-            return _calculation(found, window, first - 1) if alone and _is_whole(found, window) else None
+            others = words().quantity.search(window[: found.start] + BOUNDARY + window[found.end :])
+            doubtful = others or SCALE.search(window, found.start, found.end)  # 3 plus 2 million may be 5 million
+            return None if doubtful or not _is_whole(found, window) else _calculation(found, window, first - 1)
     return None
 
 
