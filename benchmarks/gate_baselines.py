@@ -34,19 +34,19 @@ from ani.numbers import Number, find_numbers
 from ani.results.tables import Fitted
 
 WORDS = 3
-"""Words on a side."""
+"""Number of words that the rules read on each side of a number."""
 BATCH = 32
 """Texts per forward pass."""
 
 
 def quantity_by_digits(text: str) -> bool:
-    """The rule on a number's characters alone."""
+    """Decides by the number's characters alone: years, leading zeros and long numbers are names."""
     year = re.fullmatch("1[0-9]{3}|20[0-9]{2}|2100", text)
     return not (year or re.fullmatch("0[0-9]+|[0-9]{7,}", text))
 
 
 def neighbours(text: str, number: Number, after: bool) -> str:
-    """The words beside a number, with their side."""
+    """The words next to a number, each marked as before or after it."""
     before = re.findall(r"[^\W\d_]+", text[: number.start].lower())[-WORDS:]
     later = re.findall(r"[^\W\d_]+", text[number.end :].lower())[:WORDS] if after else []
     return " ".join([*(f"b_{word}" for word in before), *(f"a_{word}" for word in later)])

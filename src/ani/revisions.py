@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 _HUB_NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+?(?<!\.jsonl)(?<!\.parquet))(?:@([^@\s]+))?")
 _FILES = ["config.json", "ani_config.json", "README.md"]
-"""Small files of models, adapters and data sets, whose download tells the commit."""
+"""Small files of models, adapters and data sets: the folder into which one is downloaded has the commit's name."""
 
 COMMITS: dict[str, str] = {}
 """Commits of the hub's models and data sets that this process has read, by name, for the provenance of its results."""

@@ -106,7 +106,7 @@ class Measured(Task):
     caption: ClassVar[str] = ""
     """Caption of the table; default: the title."""
     published: ClassVar[Mapping[str, str]] = {}
-    """Values of the paper, by measure."""
+    """The values that the paper publishes, by measure."""
 
     @classmethod
     @abstractmethod

@@ -172,7 +172,7 @@ class Check(NamedTuple):
     """vLLM's own methods of this kind for the family, or None."""
 
     def verify_and_update_model_config(self, model_config: Any) -> None:
-        """Change what the family needs."""
+        """Change the settings that the family needs otherwise, as vLLM's own check does."""
         if self.family is not None:
             self.family.verify_and_update_model_config(model_config)
 
