@@ -13,7 +13,7 @@ from ani.evaluation.task import Answers, Task
 from ani.evaluation.tasks import TASKS
 from ani.numbers import find_numbers
 from ani.results.scores import Answer, scores
-from ani.results.statistics import share, share_facts
+from ani.results.statistics import grouped_share, share_facts
 from ani.results.tables import Cell, Table, percent
 
 
@@ -49,13 +49,13 @@ class Larger(Task):
 
     @classmethod
     def summary(cls, records: Sequence[Any]) -> Any:  # of --json
-        return share_facts(share(record.correct for record in records))
+        return share_facts(grouped_share((r.question, r.seed, r.correct) for r in records))
 
     @classmethod
     def tables(cls, records: Sequence[Any], baseline: str | None = None) -> list[Table]:
         runs = scores(records, task=lambda _: cls.name, part=lambda _: None)  # shares are means over seeds
         rows = tuple((Cell(row.run), percent(row.overall)) for row in runs)
-        return [Table("The larger of two numbers, with Wilson 95% intervals", ("Run", "Right"), rows, label_columns=1)]
+        return [Table("The larger of two numbers, with 95% intervals", ("Run", "Right"), rows, label_columns=1)]
 
 
 TASKS[Larger.name] = Larger

@@ -14,7 +14,7 @@ from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
 from ani.evaluation.tasks.gates import DecidedText, gate_shares
 from ani.evaluation.tasks.language import TextLoss, perplexities
 from ani.injection.decisions import NumberDecision
-from ani.results.statistics import mean_of_two, share
+from ani.results.statistics import grouped_share, mean_of_two
 from tests.refusals import refused
 
 # --- arithmetic ---
@@ -88,7 +88,7 @@ def test_gates_equal_counting_pairs(decisions: list[tuple[str, float, bool]]) ->
 def test_balanced_interval_covers_as_promised() -> None:
     """Exact coverage by summing the binomials: close to 95% (never under 93% at these rates)."""
     n = 20
-    shares = [share([i < right for i in range(n)]) for right in range(n + 1)]
+    shares = [grouped_share((i, 0, i < right) for i in range(n)) for right in range(n + 1)]
     for p, q in ((0.9, 0.7), (0.5, 0.95), (0.8, 0.8)):
         covered = 0.0
         for a, b in product(range(n + 1), repeat=2):
@@ -171,10 +171,11 @@ def test_perplexity_weighs_tokens_and_pairs_texts() -> None:
         assert [(run.value.cases, run.value.seeds) for run in (base, ours)] == [(2, 1), (2, 2)]
         # Of two texts, a quarter of the resamples hold the first alone and a quarter the second: the interval's ends.
         assert base.value[:3] == pytest.approx(np.exp([32 / 11, 2, 3]))
-        assert ours.value[:3] == pytest.approx(np.exp([31 / 11, 2, 2.9]))
+        # With two seeds a sixteenth each hold one text of one seed.
+        assert ours.value[:3] == pytest.approx(np.exp([31 / 11, 1.5, 3]))
         assert base.difference is None and ours.difference is not None and other.difference is not None
-        # The same resamples for both runs: 2 - 2 with the short text alone, 2.9 - 3 with the long one alone.
-        assert ours.difference[:3] == pytest.approx((-1 / 11, -0.1, 0), abs=1e-12)
+        # The same texts for both runs: 1.5 - 2 and 2.5 - 2 with the short text alone, in one seed.
+        assert ours.difference[:3] == pytest.approx((-1 / 11, -0.5, 0.5), abs=1e-12)
         # Each run has its own tokens: 36/12 - 32/11 with both texts, 2.5 - 2 and 3.1 - 3 with one alone.
         assert other.difference[:3] == pytest.approx((1 / 11, 1 / 11, 0.5), abs=1e-12)
     assert all(kinds["plain"].difference is None for kinds in perplexities(LOSSES).values())

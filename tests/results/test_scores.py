@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.results.scores import Answer, Difference, Score, differences, scores
-from ani.results.statistics import paired_difference, wilson_interval
+from ani.results.statistics import grouped_share, paired_difference, wilson_interval
 from tests.refusals import refused
 
 SOLVED = {"base": [[1, 0, 0, 0]], "ours": [[1, 1, 1, 0], [1, 1, 0, 0]], "other": [[0, 0, 0, 0], [0, 0, 0, 0]]}
@@ -32,7 +32,7 @@ ANSWERS = st.lists(
         digits=st.integers(1, 12),
         correct=st.booleans(),
     )
-)
+).map(lambda answers: [each.model_copy(update={"problem": place}) for place, each in enumerate(answers)])
 
 
 def scored(answers: list[Solved]) -> list[Score]:
@@ -72,8 +72,9 @@ def test_shares_are_means_over_seeds() -> None:
     base, ours, _ = scored(solved())
     assert {digits: share.value for digits, share in ours.parts.items()} == {1: 1, 3: 0.25}
     assert [share.value for share in ours.by_seed] == [0.75, 0.5] and [s.value for s in base.by_seed] == [0.25]
-    # Of problems, not of answers: a second seed doesn't narrow it. Rounded outward between 2 and 3 of 4.
-    assert ours.overall == (0.625, wilson_interval(2, 4)[0], wilson_interval(3, 4)[1], 4, 2, None)
+    right = np.array(SOLVED["ours"])
+    found = grouped_share((problem, seed, each == 1) for (seed, problem), each in np.ndenumerate(right))
+    assert found is not None and ours.overall == found._replace(cases=4, seeds=2)
     assert base.overall == (0.25, *wilson_interval(1, 4), 4, 1, None)
 
 

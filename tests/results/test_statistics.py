@@ -136,7 +136,7 @@ def test_intervals_of_differences_cover_seeds() -> None:
     assert found.p == pytest.approx((2 / 3) ** 3, abs=0.05)  # no draw of the third seed
     # The same answers three times over are no more evidence.
     one = paired_difference(scores[:, 0], baseline)
-    assert paired_difference(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one)
+    assert paired_difference(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one._replace(seeds=3))
 
 
 def test_a_tie_is_no_gain_even_in_thirds() -> None:
@@ -154,7 +154,7 @@ def test_holms_correction() -> None:
 
 
 def shares(right: Sequence[bool], groups: Sequence[int]) -> Estimate:
-    found = grouped_share(zip(groups, right, strict=True))
+    found = grouped_share((group, 0, each) for group, each in zip(groups, right, strict=True))
     assert found is not None and (found.cases, found.seeds, found.p) == (len(right), 1, None)
     assert found.value == sum(right) / len(right)
     return found
@@ -176,8 +176,48 @@ def test_grouped_share() -> None:
         assert (found.low, found.high) == interval
 
 
+def of_seeds(right: Any) -> Estimate:
+    """The share of a matrix of decisions, one row per group and one column per seed."""
+    found = grouped_share((group, seed, bool(each)) for (group, seed), each in np.ndenumerate(right))
+    assert found is not None and found.value == pytest.approx(np.mean(right))
+    return found
+
+
+def test_intervals_of_shares_cover_seeds() -> None:
+    random = np.random.default_rng(4)
+    right = random.random((60, 4)) < np.array([0.4, 0.5, 0.7, 0.8])
+    means = []  # by brute force: draw groups and seeds, and take the mean of what was drawn
+    for _ in range(4000):
+        groups, seeds = random.integers(60, size=60), random.integers(4, size=4)
+        means.append(right[np.ix_(groups, seeds)].mean())
+    found = of_seeds(right)
+    assert (found.low, found.high) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.025)
+    # The same answers four times over are no more evidence than one seed's.
+    one = wilson_interval(int(right[:, 0].sum()), 60)
+    repeated = of_seeds(np.repeat(right[:, :1], 4, axis=1))
+    assert (repeated.low, repeated.high) == pytest.approx(one, abs=0.03)
+    # Seeds that are right or wrong as a whole: nothing is known but that.
+    assert of_seeds(np.tile([True, False], (50, 1)))[1:3] == (0, 1)
+    # A gate that is open in one seed closes no number there; a draw of this seed alone says nothing.
+    uneven = [("a", 0, True), ("b", 0, False), ("c", 0, True), ("a", 1, True)]
+    assert (found := grouped_share(uneven)) is not None and 0 <= found.low < 0.75 < found.high <= 1
+    assert np.ptp(of_seeds(np.ones((10, 3)))[1:3]) == pytest.approx(np.ptp(wilson_interval(10, 10)))
+
+
+def test_intervals_over_seeds_cover_the_share_of_other_seeds() -> None:
+    """Of a population of problems and seeds, as often as promised; Wilson's, which knows no seeds, less often."""
+    random, covered, by_wilson = np.random.default_rng(1), 0, 0
+    for _ in range(200):
+        seeds = 0.5 + random.choice([-0.12, 0.12], size=5)
+        right = random.random((100, 5)) < seeds
+        found, (low, high) = of_seeds(right), wilson_interval(round(right.mean() * 100), 100)
+        covered += found.low <= 0.5 <= found.high
+        by_wilson += low <= 0.5 <= high
+    assert covered >= 180 and by_wilson < 180
+
+
 def test_what_scripts_get_of_a_share() -> None:
-    found = share_facts(grouped_share((i // 10, i < 300) for i in range(500)))
+    found = share_facts(grouped_share((i // 10, 0, i < 300) for i in range(500)))
     assert (found["right"], found["total"], found["share"]) == (300, 500, 0.6)
     assert 0.4 < found["low"] < 0.6 < found["high"] < 0.8
     assert share_facts(grouped_share([])) == {"right": 0, "total": 0, "share": None, "low": None, "high": None}

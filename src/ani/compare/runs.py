@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ani.compare.cluster import ENDING, PARENT, Cluster
 from ani.compare.plan import ComparedRun, Plan, Probe, asks_merged, load_plan
-from ani.compare.tables import notes_of, show, write_report
+from ani.compare.tables import merged_tables, notes_of, write_report
 from ani.devices import where
 from ani.errors import InputError, TrainingFailed
 from ani.evaluation.engines import Machine
@@ -28,6 +28,7 @@ from ani.files import only_process_in, replacing_directory, replacing_file
 from ani.models import load_model
 from ani.probing.run import probe
 from ani.results.records import LAYERS, SELECTION
+from ani.results.tables import Fitted
 from ani.settings import save_settings
 from ani.terminal import training_lines
 from ani.training.checkpoints import ADAPTER
@@ -74,14 +75,14 @@ def run_comparison(
                 with replacing_file(plan.folder / name) as file:
                     file.write((plan.probe(plan.base).folder / name).read_text(encoding="utf-8"))
         waiting = [run for run in plan.runs if not run.is_finished(plan.tasks)]
-        left = len(waiting)
+        page = write_report(plan, tables := merged_tables(plan), notes)
         for job, code in start(waiting, plan, console):
-            left -= 1
             if code:
                 failed.append(job.name)
-            elif left:
-                show(plan, console)
-        page = write_report(plan, show(plan, console), notes)
+            else:
+                page = write_report(plan, tables := merged_tables(plan), notes)
+        for table in tables:
+            console.print(Fitted(table))
     if failed:
         raise TrainingFailed(f"{', '.join(failed)} failed (errors above); the other runs are finished: {page}")
     return page

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ani.compare.plan import Plan, asks_merged
 from ani.evaluation.evaluate import presented
 from ani.evaluation.task import Task
@@ -12,7 +10,7 @@ from ani.files import replacing_file
 from ani.provenance import provenance
 from ani.report import build_report
 from ani.results.records import RUN, read_records, task_file, write_json, write_records
-from ani.results.tables import Fitted, Table, markdown
+from ani.results.tables import Table, markdown
 
 
 def notes_of(plan: Plan) -> list[str]:
@@ -38,8 +36,8 @@ def notes_of(plan: Plan) -> list[str]:
     return notes
 
 
-def show(plan: Plan, console: Console) -> list[Table]:
-    """Merge the results of the finished runs into the comparison's folder, print the tables, and return them."""
+def merged_tables(plan: Plan) -> list[Table]:
+    """Merge the results of the finished runs into the comparison's folder, and return their tables."""
     finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
     results: dict[type[Task], list[Any]] = {}
     for each in plan.tasks:
@@ -55,8 +53,6 @@ def show(plan: Plan, console: Console) -> list[Table]:
     tables, baseline = [], plan.comparison.baseline
     for kind, records in presented(results):
         tables += kind.tables(records, baseline if baseline in {record.run for record in records} else None)
-    for table in tables:
-        console.print(Fitted(table))
     return tables
 
 
@@ -67,7 +63,8 @@ def write_report(plan: Plan, tables: list[Table], notes: list[str]) -> Path:
     with replacing_file(folder / "comparison.md") as file:
         file.write("\n\n".join([f"# {title}", *notes, markdown(tables)]))
     finished = [run for run in plan.runs if run.is_finished(plan.tasks)]
-    facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": comparison.baseline}
+    baseline = comparison.baseline if any(run.variant == comparison.baseline for run in finished) else None
+    facts: dict[str, Any] = {"title": title, "model": plan.base.model, "baseline": baseline}
     facts |= {
         "runs": [{"variant": run.variant, "seed": run.seed, **run.injection} for run in finished],
         "published": comparison.published,

@@ -231,7 +231,10 @@ def accuracies(
             percent(one, leader=leader(column)) for one, column in zip(own, zip(*rivals, strict=True), strict=True)
         )
         lines.append((Cell(row.task), Cell(row.run), _with_seeds(overall, row), *cells))
-    return Table(f"{what}, with Wilson 95% intervals", (kinds, "Run", *names), tuple(lines), 2, chart)
+    how = "Wilson 95% intervals"
+    if any(row.overall.seeds > 1 for row in rows):
+        how = "95% intervals: Wilson's, or of several training seeds bootstrapped over problems and seeds"
+    return Table(f"{what}, with {how}", (kinds, "Run", *names), tuple(lines), 2, chart)
 
 
 def facts_of(row: Difference, more: Mapping[str, Estimate] | None = None) -> dict[str, Any]:

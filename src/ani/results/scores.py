@@ -9,7 +9,7 @@ import numpy as np
 
 from ani.errors import InputError
 from ani.results.records import Integer, Record
-from ani.results.statistics import Estimate, mean_share, paired_difference
+from ani.results.statistics import Estimate, grouped_share, paired_difference
 
 ONE_MODEL = "model"
 """The run's name in results that aren't a comparison's."""
@@ -117,7 +117,9 @@ def scores(answers: Iterable[J], task: Key[J], part: Key[J]) -> list[Score]:
 
 
 def _mean_share(seeds: Sequence[Sequence[Answer]]) -> Estimate:
-    return mean_share([(sum(answer.correct for answer in seed), len(seed)) for seed in seeds])
+    found = grouped_share((answer.identity, answer.seed, answer.correct) for seed in seeds for answer in seed)
+    assert found is not None  # each seed was asked something
+    return found._replace(cases=len(seeds[0]), seeds=len(seeds))
 
 
 def differences(answers: Iterable[J], baseline: str, task: Key[J], part: Key[J]) -> list[Difference]:

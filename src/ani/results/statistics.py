@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import ceil, floor, hypot
+from math import hypot
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ _COUNTS_AT_ONCE = 4_000_000
 class Estimate(NamedTuple):
     """A share in [0, 1], a mean or a difference of two, with its 95% interval [low, high].
 
-    Intervals of shares and means are for other cases (problems, texts), not for other training seeds; those of
-    differences (`paired_difference`) are for both, where there are several seeds.
+    With several training seeds the interval is for other cases (problems, texts) and other seeds; with one seed it is
+    for other cases alone.
     """
 
     value: float
@@ -53,12 +53,6 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def share(right: Iterable[bool]) -> Estimate | None:
-    """The share of independent cases that are right, with Wilson's interval; None without a case."""
-    right = list(right)
-    return mean_share([(sum(right), len(right))]) if right else None
-
-
 def sign_test(fixed: int, broken: int) -> Estimate | None:
     """Return the share of fixed problems among those that only one of two models solves; None without such a problem.
 
@@ -74,19 +68,6 @@ def sign_test(fixed: int, broken: int) -> Estimate | None:
     return Estimate(fixed / changed, float(low), float(high), changed, p=float(test.pvalue))
 
 
-def mean_share(seeds: Sequence[tuple[int, int]]) -> Estimate:
-    """The mean over seeds of shares (right, asked), each asked the same number, at least 1.
-
-    The interval is Wilson's, a fraction of a success rounded outward. With several seeds it is rather too wide: a
-    case's mean over seeds varies no more than a single answer, for which the interval is made.
-    """
-    total = seeds[0][1]
-    successes = sum(right for right, _ in seeds) / len(seeds)
-    low, _ = wilson_interval(floor(successes), total)
-    _, high = wilson_interval(ceil(successes), total)
-    return Estimate(successes / total, low, high, total, len(seeds))
-
-
 def mean_of_two(a: Estimate, b: Estimate) -> Estimate:
     """The mean of two independent shares.
 
@@ -98,31 +79,34 @@ def mean_of_two(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(value, low, value + hypot(a.high - a.value, b.high - b.value) / 2, a.cases + b.cases)
 
 
-def grouped_share(cases: Iterable[tuple[Hashable, bool]]) -> Estimate | None:
+def grouped_share(cases: Iterable[tuple[Hashable, Hashable, bool]]) -> Estimate | None:
     """The share of right decisions where those of one group, such as the numbers of a text, may depend on each other.
 
-    The interval is the percentiles under resampling of whole groups. Where no two decisions share a group, it is
-    Wilson's. Where resampling changes nothing, because there is one group or all have the same share, such as 0 or 1,
-    it would say that the share is certain: the interval is then Wilson's for as many trials as there are groups, a
-    fraction of a success rounded outward.
+    The interval is the percentiles under resampling of whole groups and of training seeds (`resampled`). Where one seed
+    has one decision per group, it is Wilson's. Where resampling changes nothing, because all have the same share, such
+    as 0 or 1, it would say that the share is certain: the interval is then Wilson's for as many trials as there are
+    groups, a fraction of a success rounded outward.
 
     Args:
-        cases: The group of each decision, and whether it is right.
+        cases: The group and the training seed of each decision, and whether it is right.
 
     Returns:
-        None without a decision.
+        The share of all decisions, whose number is `cases`; None without a decision.
     """
     listed = list(cases)
-    groups, right = [group for group, _ in listed], [right for _, right in listed]
-    total, hits, number = len(right), sum(right), len(set(groups))
-    if not total:
+    if not listed:
         return None
-    if number == total:
+    groups = {name: place for place, name in enumerate(dict.fromkeys(group for group, *_ in listed))}
+    seeds = {name: place for place, name in enumerate(dict.fromkeys(seed for _, seed, _ in listed))}
+    counts = np.zeros((len(groups), len(seeds), 2))  # right decisions, and all
+    for group, seed, right in listed:
+        counts[groups[group], seeds[seed]] += right, 1
+    total, hits, number = len(listed), sum(right for *_, right in listed), len(groups)
+    if number == total and len(seeds) == 1:
         low, high = wilson_interval(hits, total)
     else:
-        means = bootstrap_means(np.array(right, dtype=np.float64)[:, None], groups)
-        low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
-        if np.ptp(means) < 1e-12:  # equal means may differ in their last bit
+        _, low, high, *_ = resampled([counts], lambda means: means[:, 0] / means[:, 1])
+        if high - low < 1e-12:  # equal means may differ in their last bit
             low, _ = wilson_interval(number * hits // total, number)
             _, high = wilson_interval(-(-number * hits // total), number)
     return Estimate(hits / total, low, high, total)
@@ -186,29 +170,39 @@ def _draws(groups: int, resamples: int, seed: int) -> tuple[NDArray[np.uint8], .
 
 
 def resampled(
-    rows: NDArray[np.floating],
-    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    runs: Sequence[NDArray[np.floating]],
+    statistic: Callable[..., NDArray[np.float64]],
     *,
     resamples: int = 1000,
-    seeds: int = 1,
     gain: bool = False,
 ) -> Estimate:
-    """A statistic of the means of the columns, with its 95% percentiles under resampling (`bootstrap_means`).
+    """A statistic of means over cases and training seeds, with its 95% percentiles under resampling of both, a
+    hierarchical bootstrap. With one seed it is for other cases alone.
 
     Args:
-        rows: (N, K).
-        statistic: Function from means (R, K) to R values.
-        resamples: Number of resamples.
-        seeds: Number of training seeds that the estimate reports.
+        runs: The values of each run, (N, its seeds, K); the N cases are the same, and drawn for all runs alike.
+        statistic: Function from the means of each run, (R, K), to R values. A resample without a value (nan) is left
+            out.
+        resamples: Number of resamples, at least 1.
         gain: Whether the statistic is a gain, which has a p: (1 + resamples whose gain is at most 0) /
             (1 + resamples). The observed sample counts as one of them, because a finite number of resamples can't show
             that p is 0; the paper doesn't say how it counts.
     """
-    value, *others = statistic(np.vstack([rows.mean(axis=0), bootstrap_means(rows, resamples=resamples)]))
-    low, high = np.quantile(others, [0.025, 0.975])
+    columns = np.hstack([np.reshape(run, (len(run), -1)) for run in runs])
+    means = np.vstack([columns.mean(axis=0), bootstrap_means(columns, resamples=resamples)])
+    generator, of_runs, end = np.random.default_rng(1), [], 0  # not that of the cases, which would draw alike
+    for run in runs:
+        _, seeds, values = run.shape
+        drawn = generator.multinomial(seeds, [1 / seeds] * seeds, size=resamples)
+        weights = np.vstack([np.ones(seeds), drawn]) / seeds  # first the run as it is
+        begin, end = end, end + seeds * values
+        of_runs.append(np.einsum("rs,rsk->rk", weights, means[:, begin:end].reshape(-1, seeds, values)))
+    with np.errstate(invalid="ignore"):
+        value, *others = statistic(*of_runs)
+    low, high = np.nanquantile(others, [0.025, 0.975])
     # A tie is no gain, and the means of two runs that tie may differ in their last bit.
     p = (1 + int((np.array(others) <= 1e-12).sum())) / (1 + len(others)) if gain else None
-    return Estimate(float(value), float(low), float(high), len(rows), seeds, p)
+    return Estimate(float(value), float(low), float(high), len(columns), runs[0].shape[1], p)
 
 
 def paired_difference(
@@ -219,9 +213,8 @@ def paired_difference(
 ) -> Estimate:
     """Compare two runs on the same problems (paper, "Confidence Intervals and Difficulty-wise Analysis").
 
-    Problems are resampled, each with both runs' scores, and of each run the seeds (a hierarchical bootstrap); the
-    interval is the percentiles of the resampled differences. So it is for other problems and other seeds, or with one
-    seed, as in the paper, for other problems alone. p is that of `resampled`.
+    Problems are resampled, each with both runs' scores, and of each run the seeds (`resampled`, which also says what p
+    is). With one seed it is, as in the paper, for other problems alone.
 
     Args:
         scores: (N,) or (N, seeds), N problems.
@@ -233,14 +226,8 @@ def paired_difference(
     """
     if len(scores) != len(baseline) or not len(scores):
         raise ValueError(f"both runs need scores of the same problems, not of {len(scores)} and {len(baseline)}")
-    runs = [np.reshape(run, (len(run), -1)).astype(np.float64) for run in (scores, baseline)]
-    generator, weights = np.random.default_rng(0), []
-    for run, sign in zip(runs, (1, -1), strict=True):
-        seeds = run.shape[1]
-        drawn = generator.multinomial(seeds, [1 / seeds] * seeds, size=resamples)
-        weights.append(sign * np.vstack([np.ones(seeds), drawn]) / seeds)  # first the runs as they are
-    of_seeds = np.hstack(weights)
-    return resampled(np.hstack(runs), lambda means: (means * of_seeds).sum(axis=1), resamples=resamples, gain=True)
+    runs = [np.reshape(run, (len(run), -1, 1)).astype(np.float64) for run in (scores, baseline)]
+    return resampled(runs, lambda own, other: (own - other)[:, 0], resamples=resamples, gain=True)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

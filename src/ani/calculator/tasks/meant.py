@@ -18,7 +18,7 @@ from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
 from ani.numbers.signs import BOUNDARY
 from ani.results.scores import TaskRecord
-from ani.results.statistics import Estimate, grouped_share, share
+from ani.results.statistics import Estimate, grouped_share
 
 ROOM = 32
 """Maximum number of new tokens of an answer."""
@@ -72,7 +72,7 @@ class Meant(Measured):
         "Wordings that the gate was not fitted on. An answer is exact if the result is among its numbers that "
         "are no operands (in `7 + 5 = 12` only 12 counts). Where nobody asks for the calculation, the answer should be "
         "the base model's, word for word. A sentence ends at an equals sign: its result should be the first number, or "
-        "should not follow the sign. Wilson 95% intervals; for sentences, templates resampled."
+        "should not follow the sign. 95% intervals: Wilson's; templates of sentences and training seeds resampled."
     )
     unit = "prompts"
     record = MeantAnswer
@@ -137,10 +137,10 @@ class Meant(Measured):
                 asked = [record for record in of_kind if operation in ("", record.operation)]
                 if asked:
                     key = "_".join(filter(None, (kind.replace(" ", "_"), operation)))
-                    of_templates = grouped_share((record.template, record.right) for record in asked)
-                    estimate = of_templates if asked[0].template else share(record.right for record in asked)
+                    estimate = grouped_share((r.template or r.identity, r.seed, r.right) for r in asked)
                     found[key] = (f"{label}, {operation}" if operation else label, estimate)
         if unasked := [record for record in records if record.kind == "unasked"]:
-            pending = [record.right for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
-            found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", share(pending))
+            pending = [record for record in unasked if PendingReader().feed([record.prompt + BOUNDARY])[0]]
+            estimate = grouped_share((record.identity, record.seed, record.right) for record in pending)
+            found["unasked_pending"] = ("Not asked for, but pending when the answer begins: the same", estimate)
         return found

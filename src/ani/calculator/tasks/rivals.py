@@ -18,7 +18,7 @@ from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Measured
 from ani.numbers import NumberText
 from ani.results.scores import TaskRecord
-from ani.results.statistics import Estimate, share
+from ani.results.statistics import Estimate, grouped_share
 
 ROOM = 32
 """Maximum number of new tokens of an answer."""
@@ -69,7 +69,7 @@ class Rivals(Measured):
     note = (
         "New numbers by the rules of each paper's test. An answer is right if the result is among its numbers that "
         "are no operands; in OccamLLM's test, where results may have infinitely many digits, to as many decimal places "
-        "as are written, at least two and at most five. Wilson 95% intervals."
+        "as are written, at least two and at most five. 95% intervals: Wilson's, with training seeds resampled."
     )
     unit = "prompts"
     record = RivalAnswer
@@ -111,9 +111,9 @@ class Rivals(Measured):
             groups = {operation: [r for r in of_test if r.operation == operation] for operation in operations}
             if test == "occam":
                 groups["multiplication of 7 digits"] = [r for r in groups["multiplication"] if r.digits == max(_DIGITS)]
-            found[test] = _NAMES[test], share(record.right for record in of_test)
-            for group, answers in groups.items():
-                found[f"{test}_{group}"] = f"{_NAMES[test]}, {group}", share(record.right for record in answers)
+            for group, answers in {"": of_test, **groups}.items():
+                share = grouped_share((record.identity, record.seed, record.right) for record in answers)
+                found[f"{test}_{group}" if group else test] = ", ".join(filter(None, (_NAMES[test], group))), share
         return {key: measure for key, measure in found.items() if measure[1] is not None}
 
 

@@ -68,8 +68,8 @@ class Arithmetic(Scored):
     name = "arithmetic"
     title = "Arithmetic"
     note = (
-        "An answer is exact if every digit is right. Bars and small print: Wilson 95% intervals. Shares are means over "
-        "training seeds; intervals are for other problems, not for other seeds."
+        "An answer is exact if every digit is right. Bars and small print: 95% intervals. Shares are means over "
+        "training seeds."
     )
     unit = "problems"
     record = ArithmeticAnswer
@@ -150,7 +150,7 @@ class ArithmeticInChat(Arithmetic):
     title = "Arithmetic in chat"
     note = (
         f"The same problems, in the model's chat template after {SHOTS} worked ones of the same operation and length, "
-        f"with room for {ROOM} tokens: an answer is exact if its last number is. Wilson 95% intervals."
+        f"with room for {ROOM} tokens: an answer is exact if its last number is."
     )
     what = "Exact answers in chat"
     judged_number = -1

@@ -235,7 +235,7 @@ class Benchmark(Scored):
         tables, rows = super().tables(records, baseline), []
         for run, found in grouped((each for each in records if each.ways), lambda each: each.run).items():
             shares = {
-                way: grouped_share((each.id, each.ways[way]) for each in found if each.ways)
+                way: grouped_share((each.id, each.seed, each.ways[way]) for each in found if each.ways)
                 for way in found[0].ways or ()
             }
             rows.append((Cell(run), *map(percent, shares.values())))

@@ -131,7 +131,8 @@ class Gates(Task):
     note = (
         "How many of the numbers the gate lets through. Where roles are known, a quantitative number should open the "
         "gate and a nominal one leave it closed; a gate that is always closed would leave every nominal one alone. 95% "
-        "intervals: texts resampled as wholes, the two roles taken as independent; n counts the numbers of all seeds."
+        "intervals: texts resampled as wholes, and training seeds where there are several; the two roles taken as "
+        "independent. n counts the numbers of all seeds."
     )
     unit = "texts"
     record = DecidedText
@@ -224,15 +225,15 @@ def gate_shares(records: Iterable[DecidedText]) -> list[GateShare]:
 
 def _gate_share(source: str, group: str | None, run: str, records: Sequence[DecidedText]) -> GateShare:
     read = [record for record in records if not record.rewritten]
-    numbers = [(record.text, number) for record in read for number in record.numbers]
-    nominal, quantitative = ([(t, n) for t, n in numbers if n.role == role] for role in ("nominal", "quantitative"))
+    numbers = [(record.text, record.seed, number) for record in read for number in record.numbers]
+    nominal, quantitative = ([each for each in numbers if each[2].role == role] for role in ("nominal", "quantitative"))
     measures = {
-        "numbers": grouped_share((text, number.injected) for text, number in numbers),
-        "texts_open": grouped_share((r.text, any(n.injected for n in r.numbers)) for r in read if r.numbers),
-        "nominal": (closed := grouped_share((text, not number.injected) for text, number in nominal)),
-        "quantitative": (opened := grouped_share((text, number.injected) for text, number in quantitative)),
+        "numbers": grouped_share((text, seed, n.injected) for text, seed, n in numbers),
+        "texts_open": grouped_share((r.text, r.seed, any(n.injected for n in r.numbers)) for r in read if r.numbers),
+        "nominal": (closed := grouped_share((text, seed, not n.injected) for text, seed, n in nominal)),
+        "quantitative": (opened := grouped_share((text, seed, n.injected) for text, seed, n in quantitative)),
         "balanced_accuracy": mean_of_two(closed, opened) if closed and opened else None,
-        "precision": grouped_share((t, n.role == "nominal") for t, n in numbers if n.role and not n.injected),
+        "precision": grouped_share((t, s, n.role == "nominal") for t, s, n in numbers if n.role and not n.injected),
     }
     seeds = by_seed(run, records)
     aucs = [auc for auc in map(_auc, seeds) if auc is not None]
@@ -278,7 +279,7 @@ def _table(rows: Sequence[GateShare]) -> Table:
         "AUC of α": [Cell(MISSING if row.auc is None else f"{row.auc:.3f}") for row in rows],
     }
     shown = {title: cells for title, cells in columns.items() if {each.text for each in cells} - {MISSING, "0"}}
-    caption = "How often gates are open, with 95% intervals (texts resampled as wholes)"
+    caption = "How often gates are open, with 95% intervals (texts resampled as wholes, and training seeds)"
     if all(row.group is None for row in rows):
         names = (_name(row.source, row.run) for row in rows)
         return Table(caption, ("Measure", *names), tuple((Cell(title), *of) for title, of in shown.items()), 1, "bars")

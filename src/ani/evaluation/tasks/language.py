@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -155,7 +156,7 @@ class Language(Task):
 
     @classmethod
     def tables(cls, records: Sequence[TextLoss], baseline: str | None = None) -> list[Table]:
-        caption = "Perplexity of word tokens, with 95% bootstrap intervals over texts"
+        caption = "Perplexity of word tokens, with 95% bootstrap intervals over texts and training seeds"
         shown = {kind: name for kind, name in _KINDS.items() if any(record.kind == kind for record in records)}
         header = ["Run", *shown.values()]
         if baseline is not None:
@@ -176,23 +177,22 @@ def perplexities(losses: Sequence[TextLoss], baseline: str | None = None) -> dic
     texts, or a run other texts than the baseline.
 
     Intervals are percentiles over 1,000 resamples of texts, each drawn with its loss and tokens under both runs, so
-    differences are paired.
+    differences are paired; and of training seeds (`ani.results.statistics.resampled`).
     """
-    # A text's loss and tokens, summed over seeds: their ratio doesn't mind how many there are.
-    sums: dict[tuple[str, TextKind], dict[str, np.ndarray]] = {}
-    for record in losses:
-        texts = sums.setdefault((record.run, record.kind), {})
-        texts.setdefault(record.text, np.zeros(2))[:] += record.loss, record.tokens
     runs = grouped(losses, lambda record: record.run)
-    seeds = {run: len(by_seed(run, of_run)) for run, of_run in runs.items()}
+    found: dict[tuple[str, TextKind], dict[str, list[tuple[float, int]]]] = {}  # loss and tokens by text, seed by seed
+    for run, of_run in runs.items():
+        for record in chain.from_iterable(by_seed(run, of_run)):
+            texts = found.setdefault((run, record.kind), {})
+            texts.setdefault(record.text, []).append((record.loss, record.tokens))
     result: dict[str, dict[TextKind, Perplexity]] = {run: {} for run in runs}
-    for (run, kind), texts in sums.items():
-        others = texts if baseline is None else sums.get((baseline, kind), {})
+    for (run, kind), texts in found.items():
+        others = texts if baseline is None else found.get((baseline, kind), {})
         if texts.keys() != others.keys():
             raise InputError(f"{kind} texts: runs {run!r} and {baseline!r} were given different ones")
-        rows = np.array([[*texts[text], *others[text]] for text in others])
-        value = resampled(rows, lambda means: np.exp(means[:, 0] / means[:, 1]), seeds=seeds[run])
-        gain = resampled(rows, lambda m: m[:, 0] / m[:, 1] - m[:, 2] / m[:, 3], seeds=seeds[run])
+        own, other = (np.array([of[text] for text in others], dtype=float) for of in (texts, others))
+        value = resampled([own], lambda sums: np.exp(sums[:, 0] / sums[:, 1]))
+        gain = resampled([own, other], lambda a, b: a[:, 0] / a[:, 1] - b[:, 0] / b[:, 1])
         result[run][kind] = Perplexity(value, None if baseline in (None, run) else gain)
     return result
 

@@ -65,7 +65,7 @@ class Reading(Scored):
     note = (
         "Does the model use what is injected? The same problems with the values that the text says, with those of "
         "other numbers, and with every gate closed; exact is what is right by the text. Follow rate: answers that are "
-        "exact by the other numbers, whose carries contradict the text. Wilson 95% intervals."
+        "exact by the other numbers, whose carries contradict the text."
     )
     unit = "problems"
     record = ReadingAnswer

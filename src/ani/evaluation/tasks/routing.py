@@ -123,7 +123,7 @@ class Routing(Measured):
         "Queries with a calculator at hand. An operand is a number that the calculation needs; a trap is a name "
         "that looks like one. A query without a readable call is no success, and counted apart."
     )
-    caption = "Tool routing, with 95% intervals (queries resampled as wholes)"
+    caption = "Tool routing, with 95% intervals (queries resampled as wholes, and training seeds)"
     published: ClassVar[Mapping[str, str]] = {"traps_avoided": "92.9% with ANI, 69.6% without"}
     unit = "queries"
     record = RoutedQuery
@@ -156,11 +156,13 @@ class Routing(Measured):
 
         def share(role: RoleName, key: str, wanted: bool, known: bool = True) -> Estimate | None:
             """Return the share of a role's numbers, or of those whose value is `known`."""
-            found = ((query.query, getattr(n, key)) for query in records for n in query.numbers if n.role == role)
-            return grouped_share((query, is_so is wanted) for query, is_so in found if is_so is not None or not known)
+            found = ((q.query, q.seed, getattr(n, key)) for q in records for n in q.numbers if n.role == role)
+            return grouped_share(
+                (text, seed, is_so is wanted) for text, seed, is_so in found if is_so is not None or not known
+            )
 
         def queries(right: Callable[[RoutedQuery], bool]) -> Estimate | None:
-            return grouped_share((record.query, right(record)) for record in records)
+            return grouped_share((record.query, record.seed, right(record)) for record in records)
 
         return {
             "traps_closed": ("Gate: traps closed", share("nominal", "injected", False)),
