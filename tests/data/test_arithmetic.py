@@ -1,5 +1,7 @@
 import operator
+import re
 from collections import Counter
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani.data.arithmetic import ArithmeticProblem, Operation, arithmetic_problems, chained_sums
+from ani.numbers import find_numbers
 from tests.properties import examples
 
 ALL: tuple[Operation, ...] = ("addition", "subtraction", "multiplication", "division")
@@ -43,6 +46,50 @@ def test_problems_are_exact_distinct_and_evenly_spread(count, digits, operations
     assert max(used[s] for s in symbols) - min(used[s] for s in symbols) <= 1
     assert max(cells.values(), default=0) - min((cells[d, s] for d in digits for s in symbols), default=0) <= 1
     assert set(lengths) <= set(digits) and set(used) <= set(symbols)
+
+
+WRITTEN = {
+    "plain": r"\d+",
+    "negative": r"-?\d+",
+    "decimal": r"\d+\.\d+",
+    "separators": r"\d{1,3}(,\d{3})+",
+    "scientific": r"\d(\.\d+)?e\d+",
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+@examples(30)
+@given(digits=st.integers(4, 30), operation=st.sampled_from(ALL), seed=st.integers(0, 10**9))
+def test_forms_write_the_same_digits_and_have_exact_answers(form, digits, operation, seed) -> None:
+    calculate = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+    for plain in arithmetic_problems(5, digits=[digits], operations=[operation], split="test", seed=seed):
+        problem = plain.in_form(form)
+        _, left, symbol, right, _ = problem.prompt.split(" ")
+        assert all(re.fullmatch(WRITTEN[form], each) for each in (left, right))
+        assert (form == "negative") == ("-" in left[0] + right[0])
+        values = [Decimal(each.replace(",", "")) for each in (left, right)]
+        assert [number.value for number in find_numbers(problem.prompt)] == values
+        exact = calculate[symbol](*map(Fraction, values))
+        assert Fraction(problem.answer) == exact and Fraction(f"{problem.answer:f}") == exact
+        assert [each.as_tuple().digits[-digits:] for each in values] == [
+            tuple(map(int, str(each)))[-digits:] for each in (plain.left, plain.right)
+        ]
+        places = {len(each.partition(".")[2]) for each in (left, right)}
+        assert form != "decimal" or places == {digits // 2}
+
+
+@pytest.mark.parametrize(
+    ("form", "prompt", "answer"),
+    [
+        ("plain", "Calculate 7 * 8 =", "56"),
+        ("negative", "Calculate -7 * 8 =", "-56"),
+        ("decimal", "Calculate 0.7 * 0.8 =", "0.56"),
+        ("scientific", "Calculate 7e0 * 8e0 =", "56"),
+    ],
+)
+def test_forms_of_one_digit(form, prompt, answer) -> None:
+    problem = ArithmeticProblem(1, "*", 7, 8).in_form(form)
+    assert (problem.prompt, f"{problem.answer:f}") == (prompt, answer)
 
 
 def test_train_and_test_never_meet_whatever_the_seeds() -> None:

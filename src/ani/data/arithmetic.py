@@ -3,6 +3,7 @@
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from decimal import Decimal
 from functools import partial
 from hashlib import blake2b
 from itertools import cycle, islice, product, starmap
@@ -15,6 +16,7 @@ from ani.errors import InputError
 
 Operation = Literal["addition", "subtraction", "multiplication", "division"]
 Symbol = Literal["+", "-", "*", "/"]
+Form = Literal["plain", "negative", "decimal", "separators", "scientific"]
 
 MOST_DIGITS = 1000
 """Most digits of an operand; Python writes no number of 4,300 digits, and a product has twice as many."""
@@ -39,6 +41,22 @@ class ArithmeticProblem(NamedTuple):
     operation: Symbol
     left: int
     right: int
+    form: Form = "plain"
+    """How the operands are written (`in_form`)."""
+
+    def in_form(self, form: Form) -> "ArithmeticProblem":
+        """Return the problem on the same digits, written in a form.
+
+        `negative`: one operand or both have a sign, `-123 + 456`. `decimal`: half of the digits, and at least one, are
+        after the point, `12.3 + 45.6`. `separators`: `1,234 + 5,678`. `scientific`: `1.23e2 + 4.56e2`.
+        """
+        left, right = ((-1, 1), (1, -1), (-1, -1))[(self.left + self.right) % 3] if form == "negative" else (1, 1)
+        return self._replace(left=left * self.left, right=right * self.right, form=form)
+
+    @property
+    def _places(self) -> int:
+        """Number of an operand's digits after the point."""
+        return max(1, self.digits // 2) if self.form == "decimal" else 0
 
     @property
     def prompt(self) -> str:
@@ -49,18 +67,33 @@ class ArithmeticProblem(NamedTuple):
     @property
     def expression(self) -> str:
         """Expression, such as `123 + 456`."""
-        return f"{self.left} {self.operation} {self.right}"
+        return f"{self._written(self.left)} {self.operation} {self._written(self.right)}"
+
+    def _written(self, operand: int) -> str:
+        digits = str(operand)
+        match self.form:
+            case "decimal":
+                return f"{Decimal(f'{operand}e-{self._places}'):f}"
+            case "separators":
+                return f"{operand:,}"
+            case "scientific":
+                return f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e{len(digits) - 1}"
+        return digits
 
     @property
-    def answer(self) -> int:
+    def answer(self) -> Decimal:
         """Exact result; negative where a subtraction's right operand is the larger."""
-        return COMPUTE[self.operation](self.left, self.right)
+        result = COMPUTE[self.operation](self.left, self.right)
+        places = {"*": 2, "/": 0}.get(self.operation, 1) * self._places
+        while places and result % 10 == 0:  # no zeros at the end of a decimal
+            result, places = result // 10, places - 1
+        return Decimal(f"{result}e-{places}")
 
     @property
     def chain(self) -> int | None:
         """Longest run of places of a sum through which a carry must travel: places whose digits make 9, and into which
-        the place before carries. In 14 + 28 it is 0, in 145 + 456 it is 1. None for other operations."""
-        if self.operation != "+":
+        the place before carries. In 14 + 28 it is 0, in 145 + 456 it is 1. None for other operations and signs."""
+        if self.operation != "+" or self.form == "negative":
             return None
         longest = run = 0
         left, right, carry = self.left, self.right, 0

@@ -289,7 +289,7 @@ def answers_to(engine: Engine, prompts: Sequence[str], expected: Iterable[str]) 
     return engine.texts(prompts, longest + 2)
 
 
-def judged(output: str, number: Decimal | None, right: int) -> dict[str, Any]:
+def judged(output: str, number: Decimal | None, right: Decimal) -> dict[str, Any]:
     """Return a record's facts about an output and the number in it that is judged."""
     return {"output": output, "prediction": None if number is None else str(number), "correct": number == right}
 

@@ -48,7 +48,7 @@ def published_table(
 def _column(answer: BenchmarkAnswer | ArithmeticAnswer) -> str | None:
     if isinstance(answer, BenchmarkAnswer):
         return answer.task
-    return f"{answer.digits} digits" if answer.operation == "+" else None
+    return f"{answer.digits} digits" if (answer.operation, answer.form) == ("+", "plain") else None
 
 
 def _with_published(cell: Cell, column: str, published: Mapping[str, float]) -> Cell:

@@ -1,15 +1,20 @@
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerBase
 
 from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems
 from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks.arithmetic import PAPER_DIGITS, Arithmetic, ArithmeticAnswer, ArithmeticInChat
 from tests.answers import answers_of
+from tests.properties import examples
 from tests.tokenizers import ALL, qwen
 
 
@@ -120,6 +125,54 @@ def test_operations_may_differ_in_their_lengths_but_none_is_asked_twice() -> Non
         Arithmetic.model_validate([some, {**some, "digits": [3, 5]}])
     with pytest.raises(ValueError, match="chains are those of additions"):
         Arithmetic.model_validate({**some, "chains": [1], "operations": ["addition", "division"]})
+
+
+FORMS = ["plain", "negative", "decimal", "separators", "scientific"]
+
+
+@examples(20)
+@given(data=st.data(), form=st.sampled_from(FORMS), digits=st.integers(4, 12), operation=st.sampled_from(list(SYMBOLS)))
+def test_an_answer_is_judged_by_its_value(data, form, digits, operation) -> None:
+    """In whichever way it is written; the smallest step beside it is wrong."""
+    (problem,) = arithmetic_problems(1, digits=[digits], operations=[operation], split="test")
+    problem = problem.in_form(form)
+    _, left, symbol, right, _ = problem.prompt.replace(",", "").split(" ")
+    step = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[symbol]
+    with localcontext(prec=60):
+        value = step(Decimal(left), Decimal(right)).normalize()
+        unit = Decimal(1).scaleb(min(0, int(value.as_tuple().exponent)))
+        other = data.draw(st.sampled_from([value + unit, value - unit, value * 10]))
+        way = data.draw(st.sampled_from(["{:f}", "{:,f}", "{:f}.", *["{:e}"] * (form == "scientific")]))
+        outputs = [f" {way}".format(each) for each in (value, other)]
+    found = [answers(Scripted(qwen(), lambda _, output=output: output), [problem])[0] for output in outputs]
+    assert [record.correct for record in found] == [True, value == other]
+    assert (found[0].form, Decimal(found[0].answer)) == (form, value)
+
+
+def test_forms_are_told_apart() -> None:
+    task = Arithmetic.model_validate({"count": 2, "digits": [2, 5], "operations": ["addition"], "forms": FORMS})
+    problems = task.questions(seed=0)
+    plain = Arithmetic.model_validate({"count": 2, "digits": [2, 5]}).questions(seed=0)
+    assert [each for each in problems if each.form == "plain"] == plain
+    decimals_alone = Scripted(
+        qwen(), lambda prompt: f" {sum(map(Decimal, prompt.split()[1:4:2]))}" if "." in prompt else ""
+    )
+    records = answers(decimals_alone, problems)
+    assert {record.form for record in records if "form" not in record.model_fields_set} == {"plain"}
+    table, _, errors = Arithmetic.tables(records)
+    shown = {row[0].text: [cell.text for cell in row[2:]] for row in table.rows}
+    assert table.header[2:] == ("All", "2 digits", "5 digits")
+    assert shown == {
+        "+": ["0.0%"] * 3,
+        "+, negative": ["0.0%"] * 3,
+        "+, decimal": ["100.0%"] * 3,
+        "+, separators": ["0.0%", "–", "0.0%"],
+        "+, scientific": ["100.0%"] * 3,
+    }
+    assert [row[0].text for row in errors.rows] == [*shown]
+    assert Arithmetic.summary(records)["addition, decimal"]["5"]["right"] == 2
+    with pytest.raises(ValueError, match="addition, decimal of 3 digits is asked more than once"):
+        Arithmetic.model_validate([{"digits": [3], "forms": [form]} for form in ("decimal", "plain", "decimal")])
 
 
 def test_additions_are_told_by_carry_chain() -> None:

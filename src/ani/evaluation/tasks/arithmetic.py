@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import Field, model_validator
 
-from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Operation, arithmetic_problems, chained_sums
+from ani.data.arithmetic import SYMBOLS, ArithmeticProblem, Form, Operation, arithmetic_problems, chained_sums
 from ani.evaluation.engines import Engine
 from ani.evaluation.task import Answers, Pairs, PromptAnswer, Scored, accuracies, answers_to, few_shot, judged
 from ani.numbers import find_numbers
@@ -23,6 +22,10 @@ SHOTS, ROOM = 2, 128
 """Numbers of worked problems and of new tokens in chat, where a model may write down its steps."""
 
 
+def _kind(operation: str, form: str) -> str:
+    return operation if form == "plain" else f"{operation}, {form}"
+
+
 class ArithmeticAnswer(PromptAnswer):
     """One answered problem, a line of `arithmetic.jsonl`."""
 
@@ -30,6 +33,8 @@ class ArithmeticAnswer(PromptAnswer):
     digits: Integer = Field(ge=1)
     chain: Integer | None = None
     """Number of places through which an addition's carry must travel, at most."""
+    form: Form = "plain"
+    """How the operands are written."""
 
 
 class Problems(Settings):
@@ -44,6 +49,10 @@ class Problems(Settings):
     chains: list[int] | None = None
     """Numbers of places through which a carry must travel, such as `[0, 1, 2, 3, 4, 6]`: `count` additions for each,
     with operands of one digit more; null: as they come."""
+    forms: list[Form] | None = Field(default=None, min_length=1)
+    """Ways in which the operands of each problem are written: `plain`, `negative` (-123 + 456), `decimal` (12.3 +
+    45.6), `separators` (1,234 + 5,678; from four digits on) and `scientific` (1.23e2 + 4.56e2); null: `plain`, as in
+    the paper."""
 
     @model_validator(mode="after")
     def _of_additions(self) -> Self:
@@ -52,14 +61,20 @@ class Problems(Settings):
         return self
 
     def drawn(self, seed: int) -> list[ArithmeticProblem]:
-        """Draw the problems from the test split."""
+        """Draw the problems from the test split, the same in each form."""
         count = self.count * len(self.digits)
         if self.chains is not None:
-            return chained_sums(
-                count * len(self.chains), digits=self.digits, chains=self.chains, split="test", seed=seed
-            )
-        count *= len(self.operations)
-        return arithmetic_problems(count, digits=self.digits, operations=self.operations, split="test", seed=seed)
+            count *= len(self.chains)
+            drawn = chained_sums(count, digits=self.digits, chains=self.chains, split="test", seed=seed)
+        else:
+            count *= len(self.operations)
+            drawn = arithmetic_problems(count, digits=self.digits, operations=self.operations, split="test", seed=seed)
+        return [
+            problem.in_form(form)
+            for form in self.forms or ["plain"]
+            for problem in drawn
+            if form != "separators" or problem.digits > 3
+        ]
 
 
 class Arithmetic(Scored):
@@ -74,8 +89,10 @@ class Arithmetic(Scored):
     unit = "problems"
     record = ArithmeticAnswer
     what: ClassVar[str] = "Exact answers"
-    heading, kinds = "Operation", (attrgetter("operation"),)
-    names: ClassVar[Mapping[str, str]] = {symbol: name for name, symbol in SYMBOLS.items()}
+    heading, kinds = "Operation", (lambda answer: _kind(answer.operation, answer.form),)
+    names: ClassVar[Mapping[str, str]] = {
+        _kind(symbol, form): _kind(name, form) for name, symbol in SYMBOLS.items() for form in get_args(Form)
+    }
     judged_number: ClassVar[int] = 0
     """Index of the output's number that is judged."""
 
@@ -90,7 +107,13 @@ class Arithmetic(Scored):
 
     @model_validator(mode="after")
     def _asked_once(self) -> Self:
-        asked = Counter((op, n) for each in self.problems for op in each.operations for n in each.digits)
+        asked = Counter(
+            (_kind(operation, form), digits)
+            for each in self.problems
+            for operation in each.operations
+            for form in each.forms or ["plain"]
+            for digits in each.digits
+        )
         if twice := [pair for pair, times in asked.items() if times > 1]:
             raise ValueError(f"{twice[0][0]} of {twice[0][1]} digits is asked more than once")
         return self
@@ -111,12 +134,15 @@ class Arithmetic(Scored):
             facts: dict[str, Any] = {key: getattr(problem, key) for key in ("operation", "digits", "prompt", "chain")}
             numbers = [number.value for number in find_numbers(output)]
             number = numbers[self.judged_number] if numbers else None
-            facts |= {"answer": str(problem.answer), **judged(output, number, problem.answer)}
+            facts |= {} if problem.form == "plain" else {"form": problem.form}
+            facts |= {"answer": f"{problem.answer:f}", **judged(output, number, problem.answer)}
             yield place, [ArithmeticAnswer(run=ONE_MODEL, **facts)]
 
     def written(self, engine: Engine, problems: Sequence[ArithmeticProblem]) -> list[str]:
         """Return the model's text after each problem."""
-        return answers_to(engine, [each.prompt for each in problems], [f"{each.answer:,}" for each in problems])
+        expected = [f"{each.answer:,f}" for each in problems]
+        expected += [f"{each.answer:e}" for each in problems if each.form == "scientific"]
+        return answers_to(engine, [each.prompt for each in problems], expected)
 
     def facts(self, questions: Sequence[ArithmeticProblem]) -> Mapping[str, Any]:
         return (self.problems[0] if len(self.problems) == 1 else self).model_dump(exclude_none=True)
@@ -125,7 +151,7 @@ class Arithmetic(Scored):
     def chains(cls, records: Sequence[ArithmeticAnswer]) -> list[Score]:
         """Return the shares of additions; the parts are carry chains."""
         known = [answer for answer in records if answer.chain is not None]
-        return scores(known, lambda answer: answer.operation, lambda answer: answer.chain)
+        return scores(known, cls.kinds[0], lambda answer: answer.chain)
 
     @classmethod
     def tables(cls, records: Sequence[ArithmeticAnswer], baseline: str | None = None) -> list[Table]:
@@ -133,13 +159,13 @@ class Arithmetic(Scored):
         if chained := cls.chains(records):
             what = "Exact additions by the longest run of places through which a carry must travel"
             tables.append(accuracies(chained, what, "Operation", "place"))
-        return [*tables, _errors(records)]
+        return [*tables, _errors(grouped(records, cls.kinds[0]))]
 
     @classmethod
     def pairs(cls, records: Sequence[ArithmeticAnswer], baseline: str) -> Pairs | None:
-        runs = grouped(records, lambda answer: answer.run).values()
-        common = set.intersection(*({answer.operation for answer in found} for found in runs))
-        return super().pairs([answer for answer in records if answer.operation in common], baseline)
+        kind, runs = cls.kinds[0], grouped(records, lambda answer: answer.run).values()
+        common = set.intersection(*({kind(answer) for answer in found} for found in runs))
+        return super().pairs([answer for answer in records if kind(answer) in common], baseline)
 
 
 class ArithmeticInChat(Arithmetic):
@@ -161,16 +187,17 @@ class ArithmeticInChat(Arithmetic):
         for problem in problems:
             operation = next(name for name, symbol in SYMBOLS.items() if symbol == problem.operation)
             worked = arithmetic_problems(SHOTS, digits=[problem.digits], operations=[operation], split="train")
-            examples = [(f"Calculate {each.expression}.", f"{each.expression} = {each.answer}") for each in worked]
+            worked = [each.in_form(problem.form) for each in worked]
+            examples = [(f"Calculate {each.expression}.", f"{each.expression} = {each.answer:f}") for each in worked]
             prompts.append(few_shot(examples, f"Calculate {problem.expression}."))
         return engine.texts(prompts, ROOM)
 
 
-def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
-    """Return a row per operation and run: the shares of each kind of error, over all seeds."""
+def _errors(answers: Mapping[str, Sequence[ArithmeticAnswer]]) -> Table:
+    """Return a row per kind of problem and run: the shares of each kind of error, over all seeds."""
     kinds = {"carries": "Carries", "digits": "Other digits", "length": "Length or sign"}
     rows = []
-    for operation, of_operation in grouped(answers, lambda answer: answer.operation).items():
+    for operation, of_operation in answers.items():
         for run, found in grouped(of_operation, lambda answer: answer.run).items():
             wrong = [_kind_of_error(answer) for answer in found if not answer.correct]
             counts = map(wrong.count, kinds)
@@ -187,8 +214,8 @@ def _errors(answers: Sequence[ArithmeticAnswer]) -> Table:
 
 def _kind_of_error(answer: ArithmeticAnswer) -> str:
     right, given = answer.answer, answer.prediction or ""
-    written = given.removeprefix("-").isdecimal() and right.removeprefix("-").isdecimal()
-    if not written or len(right) != len(given) or right.startswith("-") != given.startswith("-"):
+    written = all(text.removeprefix("-").replace(".", "", 1).isdecimal() for text in (right, given))
+    if not written or len(right) != len(given) or any(right.find(mark) != given.find(mark) for mark in "-."):
         return "length"
     pairs = [(a, b) for a, b in zip(right, given, strict=True) if a != b]
     return "carries" if all((int(a) - int(b)) % 10 in (1, 9) for a, b in pairs) else "digits"
