@@ -55,7 +55,7 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (str(tmp_path / "none"), "ani merge"),
         (str(tmp_path / "good" / "adapter"), "ani merge"),
         (merge(tmp_path / "numerologic", method="numerologic"), "numerologic"),
-        (merge(tmp_path / "fone", method="fone", layer=0), "substitute"),
+        (merge(tmp_path / "fone", "gemma", "fone", layer=0), "substitute"),
     ]:
         with pytest.raises(InputError, match=named):
             serve_command(path)

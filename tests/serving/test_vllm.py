@@ -4,6 +4,7 @@ import copy
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,16 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, PreTrainedModel, Qwen3Config
 
 import ani
 from ani import AniConfig, NumberScanner
 from ani.injection.locate import NumberLocator
-from ani.injection.model_parts import ani_module
+from ani.injection.methods import METHODS
+from ani.injection.model_parts import ani_module, number_locator
 from ani.serving import plugin
 from ani.serving.engine_step import EngineStep, StepLocator
-from ani.serving.plugin import SWITCH, gates_closed, why_not_vllm
+from ani.serving.plugin import NUMBERS, SWITCH, gates_closed, why_not_vllm
 from tests import tiny as tiny_models
 from tests import tokenizers
 from tests.fixtures import need_libnuma
@@ -88,7 +90,7 @@ def tiny_merged(folder: Path, family: str, **config: Any) -> tuple[Path, PreTrai
     tokenizer = tiny_models.tokenizer_of(family)
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
     model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32, num_hidden_layers=2)
-    return *saved_and_merged(folder, model, tokenizer, layer=1, **config), tokenizer
+    return *saved_and_merged(folder, model, tokenizer, **{"layer": 1, **config}), tokenizer
 
 
 def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
@@ -154,7 +156,8 @@ def served(
     )
     outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False, lora_request=lora)
     answers = []
-    for output in outputs:
+    for row, output in zip(rows, outputs, strict=True):
+        assert output.prompt_token_ids == row
         chosen = list(output.outputs[0].token_ids)
         scores = [step[token].logprob for step, token in zip(output.outputs[0].logprobs, chosen, strict=True)]
         answers.append((chosen, scores))
@@ -211,13 +214,15 @@ COUNT, ALIKE, IN_FLIGHT = (100, 40, 32) if deep() else (24, 16, 12)
 
 def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, brief: bool = False, **options: Any) -> None:
     """`brief`: without what fills the cache, goes on with a chat or searches beams."""
-    causal = ani_module(model).config.causal
-    rows = [tokenizer(text)["input_ids"] for text in prompts(COUNT, ALIKE)]
+    locator = number_locator(model)
+    causal = locator.causal
+    rows = [tokenizer(text)["input_ids"] for text in [*prompts(COUNT, ALIKE), "No number at all is in here."]]
     expected = greedy(model, rows)
     few = slice(0, ALIKE)
     closed = greedy(closed_gates(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
-    llm = engine(path, causal, rows[few], IN_FLIGHT, cut_in_a_number(tokenizer, rows[0]), **options)
+    computed = [locator.shortened(row)[0] if locator.substitutes else row for row in rows[few]]
+    llm = engine(path, causal, computed, IN_FLIGHT, cut_in_a_number(tokenizer, rows[0]), **options)
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
@@ -227,6 +232,10 @@ def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, brief: bool
         # The switch: the base model's answers, also beside a prefix cache full of the others.
         assert_same(served(llm, rows[few], **{SWITCH: "closed"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
+        if locator.substitutes:
+            for asked in ({"prompt_logprobs": 1}, {"repetition_penalty": 1.1}):
+                with pytest.raises(ValueError, match=next(iter(asked))):
+                    llm.generate([{"prompt_token_ids": rows[0]}], vllm.SamplingParams(**asked))
         if "speculative_config" in options:
             drafted, accepted = (metric(llm, f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted"))
             assert 0 < accepted < drafted
@@ -269,6 +278,8 @@ SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "digitwise-compiled": ("llama", {"policy": "digitwise", "gate_layers": (0,), "gate_context": CONTEXT}, COMPILED),
     "running": ("mistral", {"policy": "running", "gate_layers": (0,)}, {}),
     "terminal": ("mistral", {"policy": "terminal"}, {}),
+    "xval": ("mistral", dict(METHODS["xval"].settings or {}), {}),
+    "fone": ("qwen3", dict(METHODS["fone"].settings or {}), {**RANKS, **COMPILED} if deep() else {}),
     "after-ranks": (
         "qwen3",
         {"policy": "after", "gate_context": (0,)},
@@ -347,7 +358,7 @@ def test_lora_adapters_beside_one_module(tmp_path: Path) -> None:
 def engine_config(**changes: Any) -> Any:
     """The parts of vLLM's settings that are checked, with `changes` by their own names."""
     parts: dict[str, dict[str, Any]] = {
-        "model_config": {"enable_prompt_embeds": False},
+        "model_config": {"enable_prompt_embeds": False, "max_model_len": 256},
         "parallel_config": {"pipeline_parallel_size": 1, "prefill_context_parallel_size": 1, "use_ubatching": False},
         "scheduler_config": {"async_scheduling": False},
         "cache_config": {"enable_prefix_caching": False, "kv_offloading_size": None},
@@ -385,7 +396,14 @@ def test_models_and_versions_that_vllm_does_not_serve(monkeypatch: pytest.Monkey
     after = AniConfig(layer=1, policy="after")
     substitute = AniConfig(layer=0, policy="terminal", combine="substitute", gate="open")
     assert why_not_vllm() is why_not_vllm(GPT2Config(), after) is why_not_vllm(Qwen3Config()) is None
-    assert "substitute" in str(why_not_vllm(LlamaConfig(), substitute))
+    windowed = {"sliding_window": 64, "max_position_embeddings": 65}
+    assert why_not_vllm(LlamaConfig(), substitute) is why_not_vllm(MistralConfig(**windowed), after) is None
+    assert "max_model_len to 64" in str(why_not_vllm(MistralConfig(**windowed), substitute))
+    for kind, named in ("full_attention", "None"), ("sliding_attention", "max_model_len"):
+        layers = {"num_hidden_layers": 2, "layer_types": ["full_attention", kind]}
+        assert named in str(why_not_vllm(Qwen3Config(**layers, **windowed, use_sliding_window=True), substitute))
+    whole = engine_config(max_model_len=64)
+    assert why_not_vllm(MistralConfig(**windowed), substitute, whole) is None
     monkeypatch.setattr(plugin, "vllm_package", lambda: ("vllm", "0.31.1"))
     assert "0.31.1" in str(why_not_vllm())
     monkeypatch.setattr(plugin, "vllm_package", lambda: None)
@@ -429,10 +447,12 @@ def test_the_layer_reads_the_numbers_of_this_step_alone(text: str) -> None:
     assert torch.equal(layer.ani_features[expected.positions + 3], expected.features)
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
-def test_the_v2_runner_reads_the_same(policy: Any) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"policy": "running"}, {"policy": "after"}, {"policy": "terminal"}, METHODS["fone"].settings]
+)
+def test_the_v2_runner_reads_the_same(settings: Any) -> None:
     tokenizer = tokenizers.llama3()
-    locator = NumberLocator(tokenizer, AniConfig(layer=0, policy=policy))
+    locator = NumberLocator(tokenizer, AniConfig(**{"layer": 0, **settings}))
     steps, seen = StepLocator(locator), []
     state = models.StepState.__new__(models.StepState)  # needs no GPU: the runner calls it before each step
     state.rope_state = state.prompt_embeds_state = None
@@ -444,6 +464,11 @@ def test_the_v2_runner_reads_the_same(policy: Any) -> None:
         reads_answers=steps.reads_answers, before_step=lambda step: seen.append(steps.find(step))
     )
     prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
+    whole, brought = locator.batch([[*prompt, *answer] if locator.causal else prompt]), {}
+    if locator.substitutes:
+        whole = replace(whole, positions=whole.positions - whole.masked.cumsum(0))
+        prompt, numbers = locator.shortened(prompt)
+        brought = {NUMBERS: numbers}
     row = prompt + answer
 
     def step(*requests: tuple[str, int, int], drafts: Sequence[int] = (), rejected: int = 0) -> Any:
@@ -469,9 +494,8 @@ def test_the_v2_runner_reads_the_same(policy: Any) -> None:
         )
         state.add_request(["a", "closed"].index(name), request)
 
-    whole = locator.batch([row if locator.causal else prompt])
     expected = dict(zip(whole.positions.tolist(), whole.features.tolist(), strict=True))
-    add("a", len(prompt))
+    add("a", len(prompt), **brought)
     add("closed", len(prompt), **{SWITCH: "closed"})
     found = {}
     drafts, rejected = tokenizer("31 + 4", add_special_tokens=False)["input_ids"], 0
@@ -486,7 +510,7 @@ def test_the_v2_runner_reads_the_same(policy: Any) -> None:
         found = {place: features for place, features in found.items() if place not in of_drafts}
     assert found == expected
     state.remove_request("a")
-    add("a", len(row) - 1)  # resumed after a preemption: it begins with all that it had written
+    add("a", len(row) - 1, **brought)  # resumed after a preemption: it begins with all that it had written
     places, _ = step(("a", 0, len(row) - 1))
     assert places.tolist() == [place for place in expected if place < len(row) - 1]
     assert state.prepare_dummy_inputs(1, 1) == {} and len(seen[-1][0]) == 0

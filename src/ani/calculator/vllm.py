@@ -17,7 +17,8 @@ from ani.calculator.rows import Row, RowReader
 from ani.calculator.serving import FOLDER
 from ani.calculator.writer import Writer
 from ani.serving.engine_step import EngineStep
-from ani.serving.vllm import StepModel, decoder_layers, keep_gate_inputs, model_class, tokenizer_of
+from ani.serving.plugin import tokenizer_of
+from ani.serving.vllm import StepModel, decoder_layers, keep_gate_inputs, model_class
 
 REMEMBERED = 4096
 """Requests whose reading is remembered."""

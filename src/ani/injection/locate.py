@@ -77,6 +77,17 @@ class NumberLocator:
             found = {token: number for token, number in found.items() if self._has_own_tokens(number, token_ids)}
         return found
 
+    def shortened(self, token_ids: Sequence[int]) -> tuple[list[int], list[tuple[int, str]]]:
+        """A prompt without the tokens that `combine="substitute"` hides, and its numbers: the index in what is left of
+        the token that carries each, and the number as the encoder reads it."""
+        left: list[int] = []
+        numbers, begin = [], 0
+        for token, number in self.find(token_ids).items():
+            left += token_ids[begin : number.first_token]
+            numbers.append((len(left), plain_text(number.text)))
+            begin = token
+        return [*left, *token_ids[begin:]], numbers
+
     def _has_own_tokens(self, number: Number, token_ids: Sequence[int]) -> bool:
         tokens = token_ids[number.first_token : number.last_token + 1]
         return self.scanner.text(tokens).strip() == number.text

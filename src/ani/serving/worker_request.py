@@ -8,9 +8,10 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.worker.gpu.warmup import _reserved_block_count
 
 
-def run_request(worker: Any, ids: list[int]) -> None:
-    """Compute a prompt as a request of its own, before there are others."""
-    runner, name, sampling = worker.model_runner, "ani-calibration", SamplingParams(temperature=0, max_tokens=1)
+def run_request(worker: Any, ids: list[int], extra_args: dict[str, Any]) -> None:
+    """Compute a prompt as a request of its own, with these `SamplingParams.extra_args`, before there are others."""
+    runner, name = worker.model_runner, "ani-calibration"
+    sampling = SamplingParams(temperature=0, max_tokens=1, extra_args=extra_args)
     limits = {"max_model_len": runner.max_model_len, "max_encoder_len": 0}
     limits["num_lookahead_tokens"] = worker.vllm_config.num_lookahead_tokens
     blocks, free = [], 1  # vLLM never uses block 0
