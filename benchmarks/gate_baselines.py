@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 import ani
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.sources import LabelledSource
-from ani.evaluation.engines import RewrittenNumbers, TransformersEngine
+from ani.evaluation.engines import RewrittenNumbers, TransformersEngine, check_numbers
 from ani.evaluation.model_spec import adapted_model
 from ani.evaluation.tasks.gates import DecidedText, Gates, GateText, Label, read_texts
 from ani.evaluation.tasks.routing import routing_queries
@@ -155,9 +155,9 @@ def main() -> None:
     made += records(f"layer {given.layer}", tested, found)
 
     engine = TransformersEngine(*adapted_model(given.model, given.adapter))
-    for text in tested:
+    for text, decided in zip(tested, engine.decide([text.text for text in tested]), strict=True):
         try:
-            decided = engine.decide_roles(text.text)
+            check_numbers(text.text, decided)
         except RewrittenNumbers:
             continue
         numbers = zip(decided, text.labels or (), strict=True)

@@ -114,7 +114,7 @@ def inspect(
     from ani.injection.decisions import decisions_table, marked_text
 
     backend = TransformersEngine(*adapted_model(*model_and_adapter(model, adapter)))
-    numbers = backend.decide(text, [] if chat else None)
+    (numbers,) = backend.decide([text], [] if chat else None)
     if as_json:
         found = [number.model_dump(mode="json", exclude_unset=True) for number in numbers]
         print(json.dumps({"text": text, "numbers": found}, ensure_ascii=False))

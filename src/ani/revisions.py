@@ -37,6 +37,18 @@ def hub_name(name: str) -> HubName:
     return HubName(name, None) if found is None else HubName(*found.groups())
 
 
+def at_commit(name: str | None, commit: str | None) -> str | None:
+    """Return `NAME@COMMIT` of a name on the hub that has no revision, any other name as it is."""
+    on_hub = name is not None and not os.path.exists(name) and (found := _HUB_NAME.fullmatch(name)) and not found[2]
+    return f"{name}@{commit}" if on_hub and commit else name
+
+
+def alike(one: str, other: str) -> bool:
+    """Return whether two names may mean the same files: they are equal but for a revision that one of them lacks."""
+    (name, revision), (other_name, other_revision) = hub_name(one), hub_name(other)
+    return name == other_name and (revision == other_revision or None in (revision, other_revision))
+
+
 def pinned(name: str, kind: Literal["model", "dataset"] = "model") -> str:
     """Replace the revision of a name on the hub by its commit; a name whose commit can't be found stays as it is, and
     so do files and directories. Warns, once, where a name has no revision."""

@@ -6,6 +6,7 @@ import math
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -504,6 +505,22 @@ def test_another_base_is_warned_of(damaged: Path) -> None:
     model.name_or_path = "Qwen/Qwen3-4B"
     with pytest.warns(UserWarning, match="Qwen3-8B.*Qwen3-4B"):
         load_adapter(model, tokenizer, damaged)
+
+
+def test_the_commit_of_the_base_is_kept(tmp_path: Path) -> None:
+    model, tokenizer = attached(FAMILY)
+    own, other = "a" * 40, "b" * 40
+    for name, commit, base in (("me/a", own, f"me/a@{own}"), ("me/a", None, "me/a"), ("gpt2", own, "gpt2")):
+        model.name_or_path, model.config._commit_hash = name, commit
+        save_adapter(model, tmp_path / "adapter")
+        assert Adapter.read(tmp_path / "adapter").base_model() == base
+        assert ModelCard.load(tmp_path / "adapter" / "README.md").data.base_model == name
+    edit_config(tmp_path / "adapter" / CONFIG_FILE, base=f"me/a@{own}")
+    for commit, warned in ((own, False), (None, False), (other, True)):
+        model, tokenizer = pair(FAMILY)
+        model.name_or_path, model.config._commit_hash = "me/a", commit
+        with pytest.warns(UserWarning, match=f"{own}.*{other}") if warned else nullcontext():
+            load_adapter(model, tokenizer, tmp_path / "adapter")
 
 
 def test_the_digest_tells_settings_and_weights(damaged: Path, saved: Path) -> None:

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Mapping[str, str]]
 """A text to continue, or chat messages to answer."""
 
+Row = TypeVar("Row")
 Result = TypeVar("Result")
 Rows = Sequence[list[int]]
 """Token ids of prompts."""
 
+TEXTS_AT_ONCE = 16
+"""Number of texts in a forward pass that asks for the gate's decisions."""
 MAX_LENGTH = 4096
 """Maximum number of tokens of prompt and answer together (paper, "Hyperparameters")."""
 
@@ -55,6 +58,17 @@ class Processor(NamedTuple):
 
 class RewrittenNumbers(InputError):
     """The tokenizer changes the numbers of a text."""
+
+
+def check_numbers(text: str, decided: Sequence[NumberDecision]) -> None:
+    """Raise RewrittenNumbers unless the decisions are about `find_numbers(text)`: a tokenizer may change the text (as
+    by Unicode's NFKC, "10²" to "102"), so that the model reads other numbers than the labelled ones."""
+    written, values = find_numbers(text), [str(decision.value) for decision in decided]
+    if values != [str(number.value) for number in written]:
+        raise RewrittenNumbers(
+            f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
+            f"{values}, so their roles aren't known; use one that keeps the text"
+        )
 
 
 def vllm_serves_on_gpu() -> bool:
@@ -195,22 +209,12 @@ class Engine(ABC):
     def _score(self, rows: Rows, tokens: list[int], batch_size: int | None) -> Iterator[tuple[int, list[float]]]:
         """Yield the position in `rows`, and the log-probability of each of `tokens` as the next one."""
 
-    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
-        """Return the gate's decision about each number of a text: a prompt, or with `before` (not None) a user's
+    def decide(
+        self, texts: Sequence[str], before: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[tuple[NumberDecision, ...]]:
+        """Return the gate's decision about each number of each text: a prompt, or with `before` (not None) a user's
         message after these messages. Raises InputError if this backend can't."""
         raise InputError("vLLM doesn't give the gate's decisions: use the backend transformers")
-
-    def decide_roles(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
-        """Return the decision about each of `find_numbers(text)`. Raises RewrittenNumbers if the tokenizer changes the
-        text (as by Unicode's NFKC, "10²" to "102"), so that the model reads other numbers than the labelled ones."""
-        found, written = self.decide(text, before), find_numbers(text)
-        values = [str(decision.value) for decision in found]
-        if values != [str(number.value) for number in written]:
-            raise RewrittenNumbers(
-                f"the tokenizer turns the numbers {[number.text for number in written]} of the text {text!r:.80} into "
-                f"{values}, so their roles aren't known; use one that keeps the text"
-            )
-        return found
 
 
 class TransformersEngine(Engine):
@@ -287,7 +291,7 @@ class TransformersEngine(Engine):
         return found.to(self.model.device)
 
     def _batched(
-        self, compute: Callable[[Rows], list[Result]], rows: Rows, batch_size: int | None
+        self, compute: Callable[[Sequence[Row]], list[Result]], rows: Sequence[Row], batch_size: int | None
     ) -> Iterator[tuple[int, Result]]:
         """Yield the position of each row and its result, batch by batch. Batches that don't fit into the GPU's memory
         are halved, and so are those after them."""
@@ -306,12 +310,21 @@ class TransformersEngine(Engine):
             yield from enumerate(results, start=first)
             first += len(batch)
 
-    def decide(self, text: str, before: Sequence[Mapping[str, Any]] | None = None) -> tuple[NumberDecision, ...]:
+    def decide(
+        self, texts: Sequence[str], before: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[tuple[NumberDecision, ...]]:
         from ani.chat import around_message
-        from ani.injection.inspection import inspect
+        from ani.injection.inspection import inspect_batch
 
         around = None if before is None else around_message(self.tokenizer, before)
-        return tuple(inspect(self.model, self.tokenizer, text, around=around))
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding
+
+        def decided(batch: Sequence[str]) -> list[tuple[NumberDecision, ...]]:
+            return [tuple(found) for found in inspect_batch(self.model, self.tokenizer, batch, around=around)]
+
+        found = self._batched(decided, [texts[place] for place in order], TEXTS_AT_ONCE)
+        by_place = {order[index]: each for index, each in found}
+        return [by_place[place] for place in range(len(texts))]
 
 
 class VllmEngine(Engine):

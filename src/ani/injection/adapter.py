@@ -40,6 +40,7 @@ from ani.injection.model_parts import ani_module, base_model, check_tokenizer, f
 from ani.injection.module import AniModule
 from ani.injection.saved import SavedMethod
 from ani.models import EMBEDDED, lasting_name
+from ani.revisions import alike, at_commit
 from ani.settings import validated
 from ani.text_files import parse_json, read_text
 
@@ -50,7 +51,7 @@ class AdapterSettings(SavedMethod):
     """The content of `ani_config.json`."""
 
     base: str | None
-    """Base model: a directory, a hub name or `smollm2`; null if it has no name."""
+    """Base model: a directory, a hub name with its commit (`NAME@COMMIT`) or `smollm2`; null if it has no name."""
     lora: bool
     """True if LoRA weights belong to the adapter."""
 
@@ -108,9 +109,10 @@ class Adapter:
             fold: Add LoRA's weights to the model's own, for a merged checkpoint.
             check: As of `attach`.
         """
-        name, base = lasting_name(model.name_or_path), lasting_name(self.settings.base)
+        name, base = _base_name(model), lasting_name(self.settings.base)
+        trained_on = name is not None and base is not None and alike(name, base)
         if is_attached(model):
-            if name is None or name != base:
+            if not trained_on:
                 raise InputError(_ATTACHED)
             detach(model)
         weights, config = {}, self.settings.module
@@ -133,7 +135,7 @@ class Adapter:
                     wrapped.unload()
                 raise
             ani_module(model).load_state_dict(weights)
-        if name is not None and base not in (None, name):
+        if name is not None and base is not None and not trained_on:
             warnings.warn(
                 f"the adapter {self.path} was trained on {one_line(base)}, and this model is {one_line(name)}; "
                 "if these are other weights, load the adapter's own base",
@@ -161,7 +163,7 @@ def load_adapter(
     Returns:
         `model`, the same object, in evaluation mode.
 
-    Warns if the adapter names another base model.
+    Warns if the adapter names another base model, or another commit of it.
 
     Raises:
         InputError: If the adapter is missing, damaged, of another format version, or made for another model, or has
@@ -207,8 +209,8 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
         lora = {name: full_tensor(parameter.detach()) for name, parameter in trained}
     if sharded and distributed.get_rank() > 0:
         return
-    warn_of_trained_weights(base_model(model))
-    name = lasting_name(base_model(model).name_or_path)
+    base = base_model(model)
+    warn_of_trained_weights(base)
     config = None if module is None else module.config
     with replacing_directory(path) as work:
         if wrapped is not None:
@@ -220,9 +222,18 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
                 (work / active).rmdir()
         if module is not None:
             save_file({name: each.contiguous() for name, each in weights.items()}, work / WEIGHTS_FILE)
-        settings = AdapterSettings.model_construct(method=method, module=config, base=name, lora=wrapped is not None)
+        settings = AdapterSettings.model_construct(
+            method=method, module=config, base=_base_name(base), lora=wrapped is not None
+        )
         (work / CONFIG_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2) + "\n")
-        (work / CARD_FILE).write_text(adapter_card(method, config, name) if card is None else card)
+        (work / CARD_FILE).write_text(
+            adapter_card(method, config, lasting_name(base.name_or_path)) if card is None else card
+        )
+
+
+def _base_name(model: PreTrainedModel) -> str | None:
+    """`lasting_name` of a loaded model, with the commit of one from the hub."""
+    return at_commit(lasting_name(model.name_or_path), getattr(model.config, "_commit_hash", None))
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

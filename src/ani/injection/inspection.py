@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from ani.injection.decisions import NumberDecision, gate_view
@@ -36,7 +37,6 @@ class Decisions(list[NumberDecision]):
         return gate_view(self.text, self, self.gated)
 
 
-@torch.inference_mode()
 def inspect(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, *, around: tuple[str, str] | None = None
 ) -> Decisions:
@@ -53,57 +53,80 @@ def inspect(
             `ani.chat.around_message(tokenizer)`. Its numbers are left out; characters are counted in `text`, tokens in
             the prompt. None: only the special tokens that the tokenizer adds.
     """
+    return inspect_batch(model, tokenizer, [text], around=around)[0]
+
+
+@torch.inference_mode()
+def inspect_batch(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, around: tuple[str, str] | None = None
+) -> list[Decisions]:
+    """Inspect each of several texts as `inspect` does, in one forward pass."""
     check_tokenizer(tokenizer)
+    locator, gated = number_locator(model), ani_module(model).gate is not None
     before, after = around or ("", "")
-    prompt = before + text + after
-    found = Decisions(text, ani_module(model).gate is not None)
-    locator = number_locator(model)
-    encoded = tokenizer(prompt, add_special_tokens=around is None, return_offsets_mapping=True)
-    token_ids = locator.whole_text(encoded["input_ids"])
-    numbers = locator.scanner.scan(token_ids)
-    decided = _decided(model, token_ids) if numbers else {}
-    carrier = {number.last_token: token for token, number in locator.find(token_ids).items()}
-    # Numbers' offsets count the characters of the decoded ids, which may begin with special tokens that the prompt
-    # lacks, and which are another text if the tokenizer normalizes it, as Qwen's composes accents.
-    shift = locator.scanner.text(token_ids).find(prompt)
-
-    def place(number: Number) -> tuple[str, int, int]:
-        """The number's text in `prompt`, its start and its end."""
-        if shift >= 0:
-            return number.text, number.start - shift, number.end - shift
-        offsets = encoded["offset_mapping"]
-        first, end = offsets[number.first_token][0], offsets[number.last_token][1]
-        at = prompt.find(number.text, first, end)
-        return (number.text, at, at + len(number.text)) if at >= 0 else (prompt[first:end], first, end)
-
-    for number in numbers:
-        written, start, end = place(number)
-        alpha, injected = decided.get(carrier.get(number.last_token, -1), (None, False))
-        if len(before) <= start and end <= len(before) + len(text):
-            found.append(
-                NumberDecision(
-                    text=written,
-                    value=number.value,
-                    start=start - len(before),
-                    end=end - len(before),
-                    first_token=number.first_token,
-                    last_token=number.last_token,
-                    alpha=alpha,
-                    injected=injected,
+    prompts = [before + text + after for text in texts]
+    encoded = [tokenizer(prompt, add_special_tokens=around is None, return_offsets_mapping=True) for prompt in prompts]
+    rows = [locator.whole_text(each["input_ids"]) for each in encoded]
+    numbers = [locator.scanner.scan(row) for row in rows]
+    read = [index for index, found in enumerate(numbers) if found]
+    decided = dict(zip(read, _decided(model, [rows[index] for index in read]), strict=True))
+    result = []
+    for index, text in enumerate(texts):
+        found = Decisions(text, gated)
+        carrier = {number.last_token: token for token, number in locator.find(rows[index]).items()}
+        # Numbers' offsets count the characters of the decoded ids, which may begin with special tokens that the prompt
+        # lacks, and which are another text if the tokenizer normalizes it, as Qwen's composes accents.
+        shift = locator.scanner.text(rows[index]).find(prompts[index])
+        for number in numbers[index]:
+            written, start, end = _place(number, prompts[index], shift, encoded[index]["offset_mapping"])
+            alpha, injected = decided[index].get(carrier.get(number.last_token, -1), (None, False))
+            if len(before) <= start and end <= len(before) + len(text):
+                found.append(
+                    NumberDecision(
+                        text=written,
+                        value=number.value,
+                        start=start - len(before),
+                        end=end - len(before),
+                        first_token=number.first_token,
+                        last_token=number.last_token,
+                        alpha=alpha,
+                        injected=injected,
+                    )
                 )
-            )
-    return found
+        result.append(found)
+    return result
 
 
-def _decided(model: nn.Module, token_ids: list[int]) -> dict[int, tuple[float, bool]]:
-    """α = σ(z) and the decision at each token of a prompt that carries a number, from one forward pass."""
+def _place(number: Number, prompt: str, shift: int, offsets: Sequence[tuple[int, int]]) -> tuple[str, int, int]:
+    """The number's text in `prompt`, its start and its end."""
+    if shift >= 0:
+        return number.text, number.start - shift, number.end - shift
+    first, end = offsets[number.first_token][0], offsets[number.last_token][1]
+    at = prompt.find(number.text, first, end)
+    return (number.text, at, at + len(number.text)) if at >= 0 else (prompt[first:end], first, end)
+
+
+def _decided(model: nn.Module, rows: Sequence[list[int]]) -> list[dict[int, tuple[float, bool]]]:
+    """α = σ(z) and the decision at each token of several prompts that carries a number, from one forward pass."""
+    decided: list[dict[int, tuple[float, bool]]] = [{} for _ in rows]
+    if not rows:
+        return decided
     base = base_model(model)
+    # Padded on the right, where no token reads it; not by the tokenizer, as many have no padding token.
+    texts = [torch.tensor(row) for row in rows]
+    given = {"input_ids": pad_sequence(texts, batch_first=True).to(base.device)}
+    if len({*map(len, rows)}) > 1:
+        given["attention_mask"] = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True).to(
+            base.device
+        )
     with evaluating(base):
-        base(input_ids=torch.tensor([token_ids], device=base.device), logits_to_keep=1)
-    if (decision := last_decision(model)) is None:
-        return {}
-    alphas, injected = decision.injection.logits.float().sigmoid().tolist(), (decision.injection.alpha > 0).tolist()
-    return dict(zip(decision.numbers.positions.tolist(), zip(alphas, injected, strict=True), strict=True))
+        base(**given, logits_to_keep=1)
+    if (decision := last_decision(model)) is not None:
+        alphas, injected = decision.injection.logits.float().sigmoid().tolist(), (decision.injection.alpha > 0).tolist()
+        places = zip(decision.numbers.rows.tolist(), decision.numbers.positions.tolist(), strict=True)
+        for (row, position), *found in zip(places, alphas, injected, strict=True):
+            decided[row][position] = (found[0], found[1])
+    return decided
 
 
 @contextmanager

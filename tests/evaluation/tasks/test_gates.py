@@ -11,7 +11,7 @@ from tokenizers import normalizers
 
 import ani
 from ani.chat import rendered
-from ani.evaluation.engines import TransformersEngine
+from ani.evaluation.engines import TransformersEngine, check_numbers
 from ani.evaluation.tasks.gates import NOMINAL_TAGS, Gates, GateText, Label, gate_shares, read_texts
 from ani.injection.model_parts import last_decision
 from ani.models import load_model, load_tokenizer
@@ -47,12 +47,39 @@ def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
     engine = TransformersEngine(*tiny.attached("qwen3", policy=policy))
 
     def alpha(text: str) -> float | None:
-        return engine.decide_roles(text)[0].alpha
+        return engine.decide([text])[0][0].alpha
 
     assert alpha("Room 505 holds ten") == pytest.approx(alpha("Room 505 holds"), abs=1e-5)
     # Only `after` has read a token after the number, the end of the text included.
     same = [alpha("Room 505 holds") == pytest.approx(alpha(text), abs=1e-5) for text in ("Room 505 people", "Room 505")]
     assert same == [policy == "terminal"] * 2
+
+
+@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_batch_decides_as_each_text_by_itself(family: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = tiny.attached(family, policy=policy)
+    texts = [
+        "No number",
+        tiny.MIXED_TEXT,
+        "5",
+        TEXT,
+        "",
+        *(text.text for text in Gates(limit=9).questions(seed=0)),
+        TEXT,
+    ]
+    passes: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(lambda *given: passes.append(given[-1]["input_ids"].shape), with_kwargs=True)
+    alone = [ani.inspect(model, tokenizer, text) for text in texts]
+    assert len(passes) == len(texts) - 2  # none without a number
+    passes.clear()
+    engine = TransformersEngine(model, tokenizer, batch_size=4)
+    for found, text, expected in zip(engine.decide(texts), texts, alone, strict=True):
+        assert [each.model_copy(update={"alpha": None}) for each in found] == [
+            each.model_copy(update={"alpha": None}) for each in expected
+        ], text
+        assert [each.alpha for each in found] == pytest.approx([each.alpha for each in expected], abs=1e-5)
+    assert max(rows for rows, _ in passes) == 4 and len(passes) == 4
 
 
 def test_texts_may_be_a_users_messages(attached: TransformersEngine) -> None:
@@ -62,14 +89,14 @@ def test_texts_may_be_a_users_messages(attached: TransformersEngine) -> None:
         first = chat.rindex(TEXT)
         whole = ani.inspect(cast(Any, attached.model), attached.tokenizer, chat, around=("", ""))
         expected = [(each.start - first, each.alpha) for each in whole if first <= each.start < first + len(TEXT)]
-        found = attached.decide_roles(TEXT, messages)
+        (found,) = attached.decide([TEXT], messages)
         assert [(each.start, each.alpha) for each in found] == expected and len(expected) == 2
-        assert found != attached.decide_roles(TEXT)
+        assert [found] != attached.decide([TEXT])
     for labelled in (LABELLED, LABELLED._replace(labels=None)):
         (record,) = answers_of(Gates(chat=True), attached, [labelled])
         alphas = [number.alpha for number in record.numbers]
-        assert alphas == [number.alpha for number in attached.decide_roles(TEXT, [])]
-        assert alphas != [number.alpha for number in attached.decide_roles(TEXT)]
+        assert alphas == [number.alpha for number in attached.decide([TEXT], [])[0]]
+        assert alphas != [number.alpha for number in attached.decide([TEXT])[0]]
 
 
 @pytest.mark.parametrize("policy", ["terminal", "after"])
@@ -98,11 +125,12 @@ def test_a_record_for_every_text_with_the_roles_that_are_known(attached: Transfo
 
 
 def test_a_text_whose_numbers_the_tokenizer_changes_is_left_out_and_counted(attached: TransformersEngine) -> None:
-    changing = TransformersEngine(attached.model, copy.deepcopy(attached.tokenizer))
-    assert [decision.value for decision in changing.decide_roles("It is 10² m, or 5")] == [10, 5]
+    changing = TransformersEngine(attached.model, copy.deepcopy(attached.tokenizer), batch_size=1)
+    text = "It is 10² m, or 5"
+    assert [decision.value for decision in changing.decide([text])[0]] == [10, 5]
     changing.tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
-    refused(lambda: changing.decide_roles("It is 10² m, or 5"), "['10', '5']", "['102', '5']")
-    rewritten = GateText("It is 10² m, or 5", "diagnostic", "areas", (Label("nominal"), None))
+    refused(lambda: check_numbers(text, changing.decide([text])[0]), "['10', '5']", "['102', '5']")
+    rewritten = GateText(text, "diagnostic", "areas", (Label("nominal"), None))
     alone, records = (answers_of(Gates(), changing, asked) for asked in ([LABELLED], [rewritten, LABELLED]))
     assert records[1:] == alone and (records[0].rewritten, records[0].numbers) == (True, ())
     of_others, whole = gate_shares(alone)[0], gate_shares(records)[0]
@@ -115,7 +143,7 @@ def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_ref
     tokenizer = load_tokenizer(str(tiny_model))
     model = load_model(str(tiny_model), dtype="float32")
     ani.attach(model, tokenizer, ani.AniConfig(layer=1, policy="terminal", integer_digits=3, overflow="skip"))
-    small, large = TransformersEngine(model, tokenizer).decide(TEXT)
+    ((small, large),) = TransformersEngine(model, tokenizer).decide([TEXT])
     assert small.alpha == 0.5
     assert (large.alpha, large.injected) == (None, False)
     engine = TransformersEngine(ani.detach(model), tokenizer)

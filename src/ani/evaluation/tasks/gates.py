@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from ani.data.diagnostic import diagnostic_sentences
 from ani.data.records import OURS, checked_roles, hub_errors, labelled_numbers
 from ani.errors import InputError, first_problem, one_line
-from ani.evaluation.engines import Engine, RewrittenNumbers
+from ani.evaluation.engines import Engine, RewrittenNumbers, check_numbers
 from ani.evaluation.task import Answers, Task
 from ani.evaluation.tasks.benchmarks import Benchmark
 from ani.evaluation.tasks.gsm8k import Gsm8k
@@ -176,12 +176,13 @@ class Gates(Task):
                 )
 
     def answer(self, engine: Engine, questions: Sequence[GateText]) -> Answers:
-        """A record for each text, also for those without a number. Raises InputError as `Engine.decide_roles`."""
-        before: list[dict[str, str]] | None = [] if self.chat else None
-        for place, (text, source, group, labels) in enumerate(questions):
+        """A record for each text, also for those without a number."""
+        every = engine.decide([question.text for question in questions], [] if self.chat else None)
+        for place, ((text, source, group, labels), decided) in enumerate(zip(questions, every, strict=True)):
             record = DecidedText(run=ONE_MODEL, source=source, group=group, text=text, numbers=())
             try:
-                decided = engine.decide(text, before) if labels is None else engine.decide_roles(text, before)
+                if labels is not None:
+                    check_numbers(text, decided)
                 known = zip(decided, labels or [None] * len(decided), strict=True)
                 numbers = tuple(number.model_copy(update=label._asdict() if label else {}) for number, label in known)
                 yield place, [record.model_copy(update={"numbers": numbers})]

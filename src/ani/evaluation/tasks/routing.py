@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple
 import yaml
 from pydantic import Field
 
-from ani.evaluation.engines import Engine
+from ani.evaluation.engines import Engine, check_numbers
 from ani.evaluation.task import Answers, Measured, few_shot
 from ani.numbers import find_numbers
 from ani.results.records import Integer, Probability, Record
@@ -139,13 +139,16 @@ class Routing(Measured):
 
     def answer(self, engine: Engine, questions: Sequence[RoutingQuery]) -> Answers:
         """Ask for the tool call of every query, greedily, after the tools prompt and two examples; and the gate about
-        the query's numbers. Raises InputError if the tokenizer changes numbers (`Engine.decide_roles`)."""
+        the query's numbers. Raises InputError if the tokenizer changes numbers (`check_numbers`)."""
         chats = [conversation(query) for query in questions]
+        before = chats[0][:-1]  # the same for all
+        every = engine.decide([query.text for query in questions], before) if engine.gated else None
         for place, output in engine.generate(chats, MAX_NEW_TOKENS):
-            query, chat = questions[place], chats[place]
+            query = questions[place]
             record = judged(query, output)
-            if engine.gated:
-                decided = zip(record.numbers, engine.decide_roles(query.text, chat[:-1]), strict=True)
+            if every is not None:
+                check_numbers(query.text, every[place])
+                decided = zip(record.numbers, every[place], strict=True)
                 numbers = [n.model_copy(update={"alpha": d.alpha, "injected": d.injected}) for n, d in decided]
                 record = record.model_copy(update={"numbers": numbers})
             yield place, [record]
