@@ -37,7 +37,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 import ani
 import ani.cli
 from ani import NumberScanner
-from ani.injection import locate
 from ani.injection.model_parts import ani_module, last_decision
 from ani.injection.self_test import CALIBRATION_TEXT
 from tests.properties import register_profiles
@@ -56,19 +55,21 @@ if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
 register_profiles()
 gc.set_threshold(10_000)  # as commands have it
 
-_SCANNERS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, NumberScanner]] = WeakKeyDictionary()
+_read_vocabulary = NumberScanner.__init__
+_READ: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
 
 
-def _scanner(tokenizer: PreTrainedTokenizerBase) -> NumberScanner:
-    """One scanner per tokenizer: reading a vocabulary takes longer than most tests."""
+def _read_once(scanner: NumberScanner, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Scanners of one tokenizer share what they read of it: a vocabulary takes longer than most tests."""
     key = len(tokenizer), tokenizer.all_special_ids
-    if tokenizer not in _SCANNERS or _SCANNERS[tokenizer][0] != key:
-        _SCANNERS[tokenizer] = key, NumberScanner(tokenizer)
-    return _SCANNERS[tokenizer][1]
+    if tokenizer not in _READ or _READ[tokenizer][0] != key:
+        _read_vocabulary(scanner, tokenizer)
+        _READ[tokenizer] = key, vars(scanner)
+    vars(scanner).update(_READ[tokenizer][1])
 
 
 patch = pytest.MonkeyPatch()  # for all tests of this process
-patch.setattr(locate, "NumberScanner", _scanner)
+patch.setattr(NumberScanner, "__init__", _read_once)
 
 Recipe = dict[str, Any]
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]

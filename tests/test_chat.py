@@ -49,7 +49,7 @@ CHATS: dict[str, list[Message]] = {
 
 def tokenizer_of(name: str) -> PreTrainedTokenizerBase:
     make, template = TEMPLATES[name]
-    tokenizer = copy.deepcopy(make())
+    tokenizer = copy.copy(make())
     tokenizer.chat_template = template
     return tokenizer
 

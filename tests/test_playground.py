@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import gradio as gr
 import pytest
-from peft import LoraConfig, get_peft_model
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,10 +20,9 @@ import ani
 import ani.cli
 from ani.injection.adapter import load_adapter
 from ani.injection.adapter_files import SHIPPED
-from ani.injection.inspection import forced_gates, without_adapter
 from ani.playground import _hosts, answer, build, decisions, launch
 from tests.refusals import refused
-from tests.tiny import attached, pair, randomise
+from tests.tiny import attached, pair
 from tests.tokenizers import llama3
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -143,24 +141,6 @@ def test_shipped_adapter(visit: Callable[..., Page]) -> None:
     if picture:
         page.wait_for_timeout(1000)  # until the boxes have faded in
         page.screenshot(path=picture)
-
-
-def test_base_model_has_neither_injection_nor_lora(tmp_path: Path) -> None:
-    bare, tokenizer = pair("llama")
-    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    trained: Any = get_peft_model(pair("llama")[0], lora)
-    ani.attach(trained, tokenizer, ani.AniConfig(layer=2, gate_hidden_size=16))
-    randomise(trained, tokenizer)
-    ani.save_adapter(trained, tmp_path / "adapter")
-    model = ani.load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
-    base = answer(bare, tokenizer, TEXT, 8)
-    with forced_gates(model, False):
-        lora = answer(model, tokenizer, TEXT, 8)
-    ours = answer(model, tokenizer, TEXT, 8)
-    assert len({base, lora, ours}) == 3
-    with without_adapter(model):
-        assert answer(model, tokenizer, TEXT, 8) == base
-    assert answer(model, tokenizer, TEXT, 8) == ours
 
 
 def test_numbers_are_placed_in_the_text_and_decided_in_the_chat() -> None:

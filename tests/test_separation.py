@@ -73,14 +73,15 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_core_runs_without_the_calculator(without_calculator: Path, tiny_adapter: Path) -> None:
-    evaluation = ["eval", "--tasks", "gates,arithmetic", "--limit", "2", "--out", "out", "--adapter"]
-    for command in (
-        ("-c", "import ani, importlib.util; assert importlib.util.find_spec('ani.calculator') is None; ani.attach"),
-        ("-m", "ani", "demo", "--help"),
-        ("-m", "ani", *evaluation, str(tiny_adapter)),
-    ):
-        done = python(without_calculator, *command)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    code = f"""
+import importlib.util, ani
+from ani.cli import app
+assert importlib.util.find_spec("ani.calculator") is None and ani.attach
+for command in ("demo --help", "eval --tasks gates,arithmetic --limit 2 --out out --adapter {tiny_adapter}"):
+    app(command.split(), standalone_mode=False)
+"""
+    done = python(without_calculator, "-c", code)
+    assert done.returncode == 0, (done.stdout, done.stderr)
     assert (without_calculator / "out" / "gates.jsonl").stat().st_size
 
 

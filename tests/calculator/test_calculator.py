@@ -24,8 +24,9 @@ from ani.evaluation.engines import TransformersEngine
 from ani.models import load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.signs import BOUNDARY
+from ani.training import fitting
 from tests import tokenizers
-from tests.tiny import FAMILIES, first_smollm2, pair, tiny, tokenizer_of
+from tests.tiny import FAMILIES, pair, tiny, tokenizer_of
 
 LAYERS, CONTEXT = [1, 3], [0, 2]
 
@@ -113,32 +114,28 @@ def test_hooks_go_with_the_calculator() -> None:
 # --- the writer -------------------------------------------------------------------------------------------------------
 
 
+VALUES = {
+    "What is 57415 * 52880?": "3036105200",
+    "What is 5 - 12?": "-7",
+    "What is 1 / 8?": "0.125",
+    "What is 2 / 3?": "2/3",
+    "What is 3 - 3?": "0",
+    "12 * 12 =": "144",
+    "What is 10 / 3, to one place?": "3.3",
+    "What is $19 * 0.0825?": "1.57",
+    "1e-7 * 3 =": "0.0000003",
+    "What is -1,250 * 1,000?": "-1250000",
+}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    ("question", "value"),
-    [
-        ("What is 57415 * 52880?", "3036105200"),
-        ("What is 5 - 12?", "-7"),
-        ("What is 1 / 8?", "0.125"),
-        ("What is 2 / 3?", "2/3"),
-        ("What is 3 - 3?", "0"),
-        ("12 * 12 =", "144"),
-        ("What is 10 / 3, to one place?", "3.3"),
-        ("What is $19 * 0.0825?", "1.57"),
-        ("1e-7 * 3 =", "0.0000003"),
-        ("What is -1,250 * 1,000?", "-1250000"),
-    ],
-)
-def test_an_open_gate_writes_exactly_the_value(family: str, question: str, value: str) -> None:
+def test_an_open_gate_writes_exactly_the_value(family: str) -> None:
     """A random model, sampling: whatever tokens it takes, the text has the value and nothing else of a number."""
     model, tokenizer = pair(family)
-    rows = padded(tokenizer, [f"{question}\n"])
-    torch.manual_seed(0)
-    out = generated(
-        model, rows, calculator(model, tokenizer), do_sample=True, num_return_sequences=4, max_new_tokens=40
-    )
-    for row in out:
-        text = str(tokenizer.decode(row, skip_special_tokens=True))
+    rows = padded(tokenizer, [f"{question}\n" for question in VALUES for _ in range(2)])
+    out = generated(model, rows, calculator(model, tokenizer), do_sample=True, max_new_tokens=40)
+    values = [value for value in VALUES.values() for _ in range(2)]
+    for text, value in zip(tokenizer.batch_decode(out, skip_special_tokens=True), values, strict=True):
         match = re.search(
             r"-?[0-9](?:[0-9.]*[0-9])?", re.sub(r"[\\\\$€£¥₹]|(?<=[0-9])(?:,|\{,\})(?=[0-9]{3})", "", text)
         )
@@ -152,18 +149,19 @@ def test_an_open_gate_writes_exactly_the_value(family: str, question: str, value
 
 
 @pytest.mark.parametrize("name", ["llama3", "mistral", "qwen"])
-@pytest.mark.parametrize("text", [" 7", " 7.", " 7,"])
-def test_after_a_value_no_token_goes_on_with_the_number(name: str, text: str) -> None:
+def test_after_a_value_no_token_goes_on_with_the_number(name: str) -> None:
     tokenizer = tokenizers.ALL[name]()
-    vocabulary = tokenizer.get_vocab()
-    scanner = NumberScanner(tokenizer)
-    scores = torch.zeros(max(vocabulary.values()) + 1)
-    Writer(scanner, vocabulary).mask(Spelling(ani.calculator.Exact.of(7), False, False, text=text), scores)
-    allowed = {scanner.pieces([token])[0][0]: not scores[token].isneginf() for token in vocabulary.values()}
+    vocabulary, scanner = tokenizer.get_vocab(), NumberScanner(tokenizer)
+    pieces = {scanner.pieces([token])[0][0]: token for token in vocabulary.values()}
+    writer = Writer(scanner, vocabulary)
     going_on = ["5", ".5", ",5", "000", ",000", "e", "E", "e5", "E5", "e-", "e+", "²", "½"]
     going_on += [" +", "+", " -", "-", " –", "/", " *", "*", " x", "^"]
-    assert [piece for piece in going_on if allowed.get(piece)] == []
-    assert all(allowed[piece] for piece in (".", ",", ")", "\n", "es", " =", "**", "**\n", " xy") if piece in allowed)
+    for text in (" 7", " 7.", " 7,"):
+        scores = torch.zeros(max(vocabulary.values()) + 1)
+        writer.mask(Spelling(ani.calculator.Exact.of(7), False, False, text=text), scores)
+        allowed = {piece for piece, token in pieces.items() if not scores[token].isneginf()}
+        assert [piece for piece in going_on if piece in allowed] == []
+        assert {".", ",", ")", "\n", "es", " =", "**", "**\n", " xy"} & pieces.keys() <= allowed
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -186,10 +184,10 @@ def test_a_row_is_written_alone_as_in_a_batch(settings: dict[str, Any]) -> None:
     model, tokenizer = pair("llama")
     texts = ["What is 57415 * 52880?\n", "Add 3 and 4.\n", "Nothing is asked"]
     writing = calculator(model, tokenizer)
-    batch = [padded(tokenizer, [text]) for text in texts] if "prompt_lookup_num_tokens" in settings else []
-    out = generated(model, padded(tokenizer, texts), writing, **({} if batch else settings))
+    together = {} if "prompt_lookup_num_tokens" in settings else settings
+    out = generated(model, padded(tokenizer, texts), writing, **together)
     for text, row in zip(texts, out, strict=True):
-        alone = generated(model, padded(tokenizer, [text]), calculator(model, tokenizer), **settings)[0]
+        alone = generated(model, padded(tokenizer, [text]), writing, **settings)[0]
         assert str(tokenizer.decode(alone)).split(".")[0] == str(tokenizer.decode(row[: len(alone)])).split(".")[0]
     assert "3036105200" in re.sub(r"[^0-9]", "", str(tokenizer.decode(out[0])))
 
@@ -218,7 +216,7 @@ writes, in order."""
 )
 def test_every_way_to_generate_writes_the_values(way: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     """An open gate, whatever else the model writes."""
-    model, tokenizer = first_smollm2()
+    model, tokenizer = pair("llama", tokenizers.smollm2())
     prompts = []
     for messages, _ in USES[:count]:
         unfinished = len(messages) % 2 == 0
@@ -358,7 +356,8 @@ def test_misuse_is_refused() -> None:
         generated(model, padded(tokenizer, ["12 + 34 ="]), made, use_cache=False)
 
 
-def test_fit_on_a_tiny_model(tmp_path: Path) -> None:
+def test_fit_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "LEAST_STEPS", 50)
     model, tokenizer = pair("llama", tokenizers.smollm2())
     file, counts = tmp_path / "answers.jsonl", {"asked": 20, "unasked": 20, "sentences": 20}
     made = Calculator.fit(model, tokenizer, answers=file, **counts)
@@ -390,6 +389,7 @@ def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.Monke
     for each in pair("llama", tokenizers.smollm2()):
         each.save_pretrained(path)
     model, tokenizer = load_model(path), load_tokenizer(path)
+    monkeypatch.setattr(fitting, "LEAST_STEPS", 50)
     monkeypatch.setattr(fit_module, "VllmEngine", lambda name: TransformersEngine(model, tokenizer))
     fit_module._answer_by_vllm(path, 20, 0, file)
     answers = file.read_text()

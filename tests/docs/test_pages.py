@@ -8,7 +8,6 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -19,7 +18,7 @@ import typer.main
 import yaml
 from accelerate.commands.launch import launch_command_parser
 from accelerate.state import AcceleratorState
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import ani
 import ani.cli
@@ -31,7 +30,6 @@ from ani.errors import how_to_install
 from ani.evaluation.tasks import TASKS, evaluated_tasks
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module
-from ani.models import load_model, load_tokenizer
 from ani.settings import load_settings
 from ani.terminal import chosen
 from ani.training.recipe import Recipe, load_recipe
@@ -188,23 +186,25 @@ def test_install_lines_are_those_of_our_messages(page: Path) -> None:
         assert line in how_to_install(named) and set(named.split(",")) <= extras.keys(), line
 
 
-def _embedded(from_pretrained: Any, load: Any, name: str, **options: Any) -> Any:
-    """The embedded model in place of one on the hub."""
-    return load("smollm2") if name.startswith("Qwen/") else from_pretrained(name, **options)
+def smaller(code: str, **changes: str) -> str:
+    """Code with each text replaced by another: it must be there."""
+    for shown, small in changes.items():
+        assert shown in code, shown
+        code = code.replace(shown, small)
+    return code
 
 
 def test_the_readme_is_short_and_its_python_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A tiny model is trained, in two steps; the calculator's answers are the embedded model's."""
     monkeypatch.chdir(tmp_path)
-    for kind, load in ((AutoModelForCausalLM, load_model), (AutoTokenizer, load_tokenizer)):
-        monkeypatch.setattr(kind, "from_pretrained", partial(_embedded, kind.from_pretrained, load))
     readme = ROOT / "README.md"
     assert len(readme.read_text().splitlines()) <= 100
     (tmp_path / "my-data.jsonl").write_text('{"prompt": "Room 505 holds", "completion": " 10 people"}\n' * 4)
     code = "\n".join(blocks(readme, "python"))
-    assert "max_steps=200" in code
-    exec(code.replace("max_steps=200", "max_steps=2, report_to=[], use_cpu=True"), {})
+    tiny = {"Qwen/Qwen3-0.6B": str(tiny_model), "layer=16": "layer=1"}
+    exec(smaller(code, **tiny, **{"max_steps=200": "max_steps=2, report_to=[], use_cpu=True"}), {})
     printed = capsys.readouterr().out
     promised = re.findall(r"# … (\d+)", code)
     assert len(promised) == 2 and all(answer in printed for answer in promised), printed
@@ -215,13 +215,10 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     """With a tiny model, and two steps."""
     monkeypatch.chdir(tmp_path)
     code = "\n".join(blocks(ROOT / "docs" / "notebook.md", "python"))
-    for shown, small in (("layer=18", "layer=2"), ("max_steps=120", "max_steps=2")):
-        assert shown in code
-        code = code.replace(shown, small)
-    monkeypatch.setattr("ani.models.load_model", lambda name, dtype: pair("llama")[0])
-    monkeypatch.setattr("ani.models.load_tokenizer", lambda name: pair("llama")[1])
+    monkeypatch.setattr("ani.models.load_model", lambda name, dtype: pair("llama", gemma_like())[0])
+    monkeypatch.setattr("ani.models.load_tokenizer", lambda name: gemma_like())
     cells: dict[str, Any] = {}
-    exec(code, cells)
+    exec(smaller(code, **{"layer=18": "layer=2", "max_steps=120": "max_steps=2"}), cells)
     assert "Calculate 48213 + 9954 =" in capsys.readouterr().out
     trained, fresh = (ani_module(cells[name]).projection.weight for name in ("model", "fresh"))
     assert trained.any() and torch.equal(trained, fresh)

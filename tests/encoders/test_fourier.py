@@ -91,12 +91,6 @@ def test_huge_exponents_and_lengths_cost_nothing(value: str | int | Decimal, fit
     assert torch.equal(encoder.encode([value])[:, :-1], encoder.encode(["0"])[:, :-1])
 
 
-def test_integer_digits_above_the_range_wrap() -> None:
-    encoder = FourierNumberEncoder(4, 2)
-    wrapped = encoder.encode(["987651234.56", "-71234.56", "987650000.996", "9999.995"])
-    assert torch.equal(wrapped, encoder.encode(["1234.56", "-1234.56", "1", "0"]))
-
-
 def test_signs() -> None:
     values, opposite = ["12.5", "0", "4999999999"], ["-12.5", "-0", "-4999999999"]
     phase = FourierNumberEncoder(sign="phase")

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 from ani import AniConfig, BitsNumberEncoder, FourierNumberEncoder, MagnitudeNumberEncoder
 from ani.encoders import EncoderSettings, NumberEncoder, build_encoder
 from ani.injection.model_parts import last_decision
-from tests.invariants.test_injection import encode, logits_of
 from tests.refusals import refused
-from tests.tiny import attached
+from tests.tiny import attached, encode, logits_of
 
 CHOICES: dict[str, dict[str, Any]] = {
     "fourier": {},

@@ -293,14 +293,6 @@ def test_detach_takes_off_the_lora_of_load_adapter(name: str, request: pytest.Fi
     refused(lambda: detach(model), "detach")
 
 
-def test_a_loaded_adapter_is_saved_again(saved: Path, tmp_path: Path) -> None:
-    model, tokenizer = pair(FAMILY)
-    load_adapter(model, tokenizer, saved)
-    save_adapter(model, tmp_path / "again")
-    loaded = load_adapter(pair(FAMILY)[0], tokenizer, tmp_path / "again")
-    assert torch.equal(mixed_logits(loaded, tokenizer), mixed_logits(model, tokenizer))
-
-
 # --- saving -----------------------------------------------------------------------------------------------------------
 
 

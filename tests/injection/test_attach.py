@@ -23,7 +23,7 @@ from ani.injection.loss import add_loss
 from ani.injection.model_parts import ani_module, is_attached, last_decision, number_locator
 from ani.injection.self_test import CALIBRATION_TEXT
 from tests.refusals import refused
-from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise
+from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise, tiny
 from tests.tokenizers import gemma_like
 
 TRAINING = {"gate_dropout": 0.0, "penalty": 0.7}
@@ -197,10 +197,12 @@ def test_gradient_checkpointing(family: str, use_reentrant: bool, layer: int) ->
 
 @torch._dynamo.config.patch(disable=False)
 def test_torch_compile() -> None:
-    model, tokenizer = attached("llama", gemma_like())
+    tokenizer = gemma_like()
+    model, plain = (tiny("llama", tokenizer=tokenizer, num_hidden_layers=2) for _ in range(2))
+    attach(model, tokenizer, AniConfig(layer=1))
+    randomise(model, tokenizer)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager")  # Dynamo's graphs; tests/serving tests the compilers
-    plain, _ = pair("llama", gemma_like())
     for text in (MIXED_TEXT, "nothing to see here"):
         ids = encode(tokenizer, text)
         assert (logits_of(compiled, ids) - logits_of(model, ids)).abs().max() <= 1e-4

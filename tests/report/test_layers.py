@@ -3,10 +3,8 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
 from ani.results.statistics import wilson_interval
 from tests.refusals import refused
@@ -68,21 +66,6 @@ def test_no_section_without_the_curve(tmp_path: Path) -> None:
 def test_layers_are_shown_in_order(tmp_path: Path) -> None:
     probed(tmp_path, CURVE[::-1])
     assert [row[0] for row in build(tmp_path).rows[1:]] == ["0", "4", "9", "14", "19", "24"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({"held_out": 1.2}, "layers.jsonl, line 2: held_out"),
-        ({"selectivity_low": -2}, "layers.jsonl, line 2: selectivity_low"),
-        ({"selection": {"reason": 3}}, "selection.json: reason"),
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
-    selection = changes.pop("selection", {})
-    probed(tmp_path, (CURVE[0], CURVE[1].model_copy(update=changes), *CURVE[2:]), **selection)
-    refused(lambda: build(tmp_path), what)
-    assert not (tmp_path / "report.html").exists()
 
 
 # --- layer sensitivity ---

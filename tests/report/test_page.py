@@ -254,6 +254,12 @@ def test_nothing_is_loaded(tmp_path: Path) -> None:
         ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task"),
         ("routing.jsonl", b'{"query": "", "call": "maybe", "exact": true, "numbers": []}', "call"),
         ("training_log.jsonl", b'{"loss": 1.0}', "step"),
+        ("layers.jsonl", CURVE[1].model_copy(update={"held_out": 1.2}).model_dump_json().encode(), "held_out"),
+        (
+            "layers.jsonl",
+            CURVE[1].model_copy(update={"selectivity_low": -2}).model_dump_json().encode(),
+            "selectivity_low",
+        ),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what: str) -> None:
@@ -262,6 +268,9 @@ def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what:
     (tmp_path / name).write_bytes(good + b"\n\n" + line + b"\n")
     refused(lambda: build_report(tmp_path), f"{name}, line 3: ", what)
     assert not (tmp_path / "report.html").exists()
+    (tmp_path / name).write_bytes(good + b"\n")
+    probed(tmp_path, reason=3)
+    refused(lambda: build_report(tmp_path), "selection.json: reason")
     (tmp_path / "run.json").write_text('{"layer": "ten"}')
     refused(lambda: build_report(tmp_path), "run.json: layer")
 
