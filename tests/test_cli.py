@@ -15,9 +15,11 @@ from transformers import LlamaForCausalLM
 
 import ani.cli
 from ani import terminal
+from ani.data.labelled_sentences import read_labelled
 from ani.errors import InputError
 from ani.evaluation.tasks.routing import Routing
-from ani.results.records import TRAINING_LOG
+from ani.probing.run import HELD_OUT, RANDOM_SPLIT
+from ani.results.records import LAYERS, SELECTION, TRAINING_LOG
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.json_lines import read_lines as read
@@ -237,6 +239,74 @@ def test_diff(run: Run, tmp_path: Path) -> None:
     found = json.loads(run("diff", one, two, "--json").out)
     assert found["gsm8k"]["all"]["value"] == pytest.approx(2 / 3)
     assert "+66.7" in run("diff", one, two, code=0).out
+
+
+# --- probe and paper-set ---
+
+QUICK = ["--sentences", "240", "--out", "out"]
+
+
+def test_probe_shows_table_and_reason(run: Run, tiny_model: Path) -> None:
+    done = run("probe", "--model", tiny_model, *QUICK, code=0)
+    chosen = json.loads(Path("out", SELECTION).read_text())
+    assert "".join(chosen["reason"].split()) in "".join(done.out.split())
+    assert all(f"{point['held_out']:.1%}" in done.out for point in read(Path("out", LAYERS)))
+    assert {path.name for path in Path("out").iterdir()} == {LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"}
+
+
+def test_the_json_of_probe_is_the_selection(run: Run, tiny_model: Path) -> None:
+    options = ("--layers", "0, 2", "--seed", "3", "--policy", "after", "--json")
+    chosen = json.loads(run("probe", "--model", tiny_model, *QUICK, *options, code=0).out)
+    assert chosen == json.loads(Path("out", SELECTION).read_text())
+    assert chosen["layer"] in (0, 2) and (chosen["policy"], chosen["seed"]) == ("after", 3)
+    assert [point["layer"] for point in read(Path("out", LAYERS))] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--layers", "0,4", "4"),
+        ("--layers", "1,1", "[1, 1]"),
+        ("--layers", "1,two", "'1,two'"),
+        ("--layers", "3", "layer"),
+        ("--sentences", "1", "nominal"),
+        ("--sentences", "30", "30"),
+        ("--sentences", "0", "--sentences"),
+        ("--policy", "behind", "'behind'"),
+        ("--data", "gone.jsonl", "gone.jsonl"),
+        ("--held-out", "gone.jsonl", "gone.jsonl"),
+        ("--model", "no/such-model", "no/such-model"),
+        ("--out", "file", "file"),
+    ],
+)
+def test_bad_probes(run: Run, tiny_model: Path, option: str, value: str, named: str) -> None:
+    Path("file").touch()
+    assert_refused(run("probe", "--model", tiny_model, *QUICK, option, value), named)
+    assert list(Path().iterdir()) == [Path("file")]
+
+
+def maths(path: Path) -> Path:
+    return save(path, *({"question": f"{i} + 1?", "answer": "Quite."} for i in range(12)))
+
+
+def test_paper_set(run: Run, tmp_path: Path) -> None:
+    source, out = maths(tmp_path / "maths.jsonl"), tmp_path / "[a] set"
+    settings = ["--nominal", "diagnostic", "--count", "10", "--seed", "4", "--numbers", "5"]
+    done = run("paper-set", out, "--quantitative", source, *settings, code=0)
+    assert "texts: 20 in" in done.out and str(out) in done.out
+    assert len(read_labelled(out)) == 20
+    assert "seed 4" in (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_bad_paper_sets(run: Run, tmp_path: Path) -> None:
+    source = maths(tmp_path / "maths.jsonl")
+    done = run("paper-set", "set", "--quantitative", source, "--nominal", "diagnostic", "--count", "13")
+    assert_refused(done, "gives 12 quantitative texts, 13 are wanted", "at most 12")
+    assert_refused(run("paper-set", "set", "--count", "0"), "--count")
+    assert not Path("set").exists()
+
+
+# --- training ---
 
 
 @pytest.mark.parametrize("name", ["small/train", "small/train.yaml", "recipes/small/train.yaml"])

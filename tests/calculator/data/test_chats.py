@@ -31,7 +31,7 @@ def operands(chat: DrawnText) -> tuple[Decimal, ...]:
 
 @pytest.fixture(scope="module")
 def asked() -> Drawn:
-    return {split: asked_chats(1500, split=split) for split in SPLITS}
+    return {split: asked_chats(800, split=split) for split in SPLITS}
 
 
 @pytest.fixture(scope="module")

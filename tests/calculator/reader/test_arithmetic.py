@@ -3,9 +3,7 @@
 import pytest
 
 from ani.calculator.reader.pending import Pending, PendingReader
-from ani.chat import message_ends, rendered
 from ani.numbers.signs import BOUNDARY
-from tests.tokenizers import llama3
 
 CHAT = f"{BOUNDARY * 5}user\n{{}}{BOUNDARY * 4}\n{BOUNDARY * 5}assistant\n"
 
@@ -62,11 +60,9 @@ def test_a_raw_prompt_asks(prompt: str) -> None:
 
 
 def test_a_chat_without_special_tokens_asks() -> None:
-    tokenizer = llama3()
-    assert tokenizer.chat_template is None
-    text = rendered(tokenizer, [{"role": "user", "content": "Multiply 12 by 3."}]).removeprefix(tokenizer.bos_token)
-    pieces = [BOUNDARY * len(tokenizer.bos_token), text]
-    assert list(map(value, PendingReader(message_ends(tokenizer)).feed(pieces))) == [None, "36"]
+    """In the form of `ani.chat.rendered` without a chat template."""
+    pieces = ["User:\nMultiply 12 by 3.", "\n\nAssistant:\n"]
+    assert list(map(value, PendingReader(["\n\nAssistant:"]).feed(pieces))) == [None, "36"]
 
 
 @pytest.mark.parametrize(
