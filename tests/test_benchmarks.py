@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,6 @@ def test_one_table_of_all_ratios(monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     assert "worst feature error, published" in every and "worst feature error, published" not in with_aim
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 def test_gpu_script_with_a_tiny_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "gpu.py", "--tiny", "--steps", "1")
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "step time ANI / SFT" in line]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,13 @@ import yaml
 
 from ani.compare import plan, runs
 from tests import test_cli
-from tests.fixtures import MadeOnce
 from tests.json_lines import read_lines as read
 
 run = test_cli.run
 DEMO = yaml.safe_load(plan.DEMO.read_text())
 RESULTS = {f"{name}.jsonl" for name in ("arithmetic", "language", "gates")}
 RESULTS |= {"run.json", "runs"}
-RESULTS |= {"comparison.md", "comparison.yaml", "report.html"}
+RESULTS |= {"comparison.md", "comparison.yaml", "report.html", "layers.jsonl", "selection.json"}
 SETTINGS = ["ani.gate_hidden_size=8", "lora.r=2", "dtype=float32", "data.0.count=8", "data.1.count=8"]
 SETTINGS += ["data.2.limit=8", "ani.gate_layers=[]"]
 SETTINGS += ["training.batch_size=4", "training.steps=4", "training.log_every=1", "training.save_every=2"]
@@ -47,36 +47,24 @@ def run_demo(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> RunDemo:
-    """Runs the demo in `tmp_path/demo` and at layer 1 by default."""
+    """Runs the demo in `tmp_path/demo`."""
     monkeypatch.setattr(plan, "DEMO", small_demo)
     monkeypatch.setattr("ani.calculator.demo.show_chats", lambda console: None)
     # A process of its own for each run would import all anew; tests/compare has such.
     monkeypatch.setattr(runs, "in_own_processes", lambda arguments: runs.in_this_process)
-
-    def run_demo(*overrides: str, layer: str = "ani.layer=1", out: Path = tmp_path / "demo") -> test_cli.Done:
-        return run("demo", f"model={tiny_model}", *SETTINGS, layer, *overrides, "--out", out)
-
-    return run_demo
+    return partial(run, "demo", f"model={tiny_model}", *SETTINGS, "--out", tmp_path / "demo")
 
 
-@pytest.fixture
-def finished(run_demo: RunDemo, made_once: MadeOnce) -> Path:
-    """The demo's folder, `demo`, and beside it its output, `printed`."""
-
-    def make(folder: Path) -> None:
-        done = run_demo(out=folder / "demo")
-        assert done.code == 0, done
-        (folder / "printed").write_text(done.out)
-
-    return made_once("demo", make)
-
-
-def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: Path) -> None:
-    folder, printed = finished / "demo", (finished / "printed").read_text()
+def test_the_demo_finds_its_layer_and_leaves_every_result_and_a_report(
+    run_demo: RunDemo, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder, printed = tmp_path / "demo", run_demo("ani.layer=auto", "probe.sentences=240", code=0).out
     assert str(folder / "report.html") in printed and "step    4/4" in printed
-    # No layer is looked for where one is named.
-    assert {path.name for path in folder.iterdir()} == RESULTS
-    assert not list(folder.rglob("probe"))
+    assert printed.count("layers probed") == 1
+    (probe,) = {path.name for path in folder.iterdir()} - RESULTS
+    assert probe.startswith("probe-")
+    selection = json.loads((folder / "selection.json").read_text())
+    assert "".join(selection["reason"].split()) in "".join(printed.split())
     answers = read(folder / "arithmetic.jsonl")
     names = ("reference", "sft", "ani")
     by_run = [[record["prompt"] for record in answers if record["run"] == name] for name in names]
@@ -88,24 +76,10 @@ def test_the_demo_leaves_every_result_and_a_report(finished: Path, tiny_model: P
     assert len({record["text"] for record in gates if record["source"] == "diagnostic"}) == 12
     facts = json.loads((folder / "run.json").read_text())
     ani = next(run for run in facts["runs"] if run["variant"] == "ani")
-    assert (facts["model"], ani["layer"], ani["policy"]) == (str(tiny_model), 1, "after")
+    assert (facts["model"], ani["layer"], ani["policy"]) == (str(tiny_model), selection["layer"], "after")
     assert "training.steps=4" in yaml.safe_load((folder / "comparison.yaml").read_text())["overrides"]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for part in ("Comparison demo", "compared to sft"):
-        assert part in page
-
-
-def test_the_demo_finds_its_layer(run_demo: RunDemo, tmp_path: Path) -> None:
-    done = run_demo("probe.sentences=240", layer="ani.layer=auto")
-    folder = tmp_path / "demo"
-    assert done.code == 0, done
-    found = {path.name for path in folder.iterdir()} - RESULTS - {"layers.jsonl", "selection.json"}
-    assert len(found) == 1 and found.pop().startswith("probe-")
-    selection = json.loads((folder / "selection.json").read_text())
-    layers = [run.get("layer") for run in json.loads((folder / "run.json").read_text())["runs"]]
-    assert selection["layer"] in layers
-    assert "".join(selection["reason"].split()) in "".join(done.out.split())
-    assert done.out.count("layers probed") == 1
+    assert "Comparison demo" in page and "compared to sft" in page
 
 
 @pytest.mark.parametrize("wrong", ["training.stepps=1", "model=gone/model"])

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
@@ -67,7 +68,6 @@ def llama3() -> PreTrainedTokenizerBase:
 @cache
 def mistral() -> PreTrainedTokenizerBase:
     """Mistral v0.3: sentencepiece with byte fallback, `▁` before a number, pad is EOS."""
-    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     path = _package_file("mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3")
     model = sentencepiece.SentencePieceProcessor(model_file=str(path))
     vocab = {model.id_to_piece(i): i for i in range(model.get_piece_size())}

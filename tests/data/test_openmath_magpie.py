@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from ani.data import MAGPIE, OPENMATH, openmath_magpie
@@ -260,12 +261,10 @@ def test_only_a_diagnostic_set_is_replaced(tmp_path: Path, maths: str, names: st
 
 
 def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, names: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     folder = tmp_path / "set" / "data"
     folder.mkdir(parents=True)
     write(folder / "train-0.jsonl", problem(1), problem(2))
-    parquet.write_table(pa.Table.from_pylist([problem(3), problem(4)]), folder / "train-1.parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([problem(3), problem(4)]), folder / "train-1.parquet")
     write(folder / "test.jsonl", problem(5))
     build_openmath_magpie(tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names, count=4)
     texts = {sentence.text for sentence in read_labelled(tmp_path / "out") if sentence.domain == "set"}

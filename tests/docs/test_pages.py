@@ -348,3 +348,9 @@ def test_the_shipped_config_is_what_the_page_says() -> None:
     table = page[page.index("| `format_version`") :].split("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(config)
     assert set(config["module"]) == set(ani.AniConfig.model_fields)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])

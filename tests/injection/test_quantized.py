@@ -36,7 +36,6 @@ def in_fp8(path: Path, model: Any) -> None:
 
 def packed(path: Path, model: Any) -> None:
     """Write a model's checkpoint, with its linear layers in packed integers of compressed-tensors."""
-    pytest.importorskip("compressed_tensors")
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import (
         QuantizationArgs,

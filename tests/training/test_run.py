@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tests.refusals import refused
 from tests.training.runs import interrupt_at, weights_of
 
 Write = Callable[..., Path]
-needs_bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 
 
 def test_the_loss_falls_and_the_adapter_loads(tiny_recipe: Write, tmp_path: Path, tiny_model: Path) -> None:
@@ -91,7 +89,7 @@ def test_what_is_trained_moves_and_the_base_stays(
 
 
 @pytest.mark.parametrize("checkpointing", ["false", "true"])
-@pytest.mark.parametrize("quantization", ["none", pytest.param("nf4", marks=needs_bitsandbytes)])
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
 @pytest.mark.parametrize(("dtype", "lora"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32")])
 def test_what_is_computed_in_which_precision(
     tiny_recipe: Write, monkeypatch: pytest.MonkeyPatch, dtype: str, lora: str, quantization: str, checkpointing: str
