@@ -15,6 +15,8 @@ import torch
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typer.testing import CliRunner
 
@@ -294,6 +296,17 @@ def test_detach_takes_off_the_lora_of_load_adapter(name: str, request: pytest.Fi
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_first_of_several_processes_writes(tmp_path: Path) -> None:
+    """They would write into one folder at once."""
+    for rank in (1, 0):
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        try:
+            save_adapter(attached("llama")[0], tmp_path / "adapter")
+        finally:
+            distributed.destroy_process_group()
+        assert (tmp_path / "adapter").exists() == (rank == 0)
 
 
 def test_saving_over_something_else(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ ROWS = [{"prompt": f"{i} + {3 * i} =", "completion": f" {4 * i}"} for i in range
 
 
 def train_by_sft(model_path: str, out: Path, batch_size: int) -> bool:
-    """Train two steps of all rows, and save the adapter in `out`; returns whether all weights were sharded."""
+    """Train two steps of all rows, and save the adapter in `out`; returns whether all weights were sharded, or with
+    DeepSpeed their gradients."""
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
@@ -38,4 +39,6 @@ def train_by_sft(model_path: str, out: Path, batch_size: int) -> bool:
     trainer = SFTTrainer(model, settings, train_dataset=rows, processing_class=tokenizer, peft_config=lora)
     trainer.train()
     ani.save_adapter(trainer.model, out / "adapter")
+    if trainer.is_deepspeed_enabled:
+        return trainer.model_wrapped.zero_optimization_partition_gradients()
     return all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())

@@ -70,6 +70,11 @@ def carry_out() -> dict[str, Any]:
     if "sft" in job:
         from by_trl import train_by_sft  # TRL's import takes seconds
 
+        if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+            import deepspeed
+
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would compile for a minute
+
         return {"sharded": train_by_sft(job["sft"], Path(job["out"]), batch_size=2)}
     lines: list[int] = []
     resume = "resume" in job

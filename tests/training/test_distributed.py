@@ -1,6 +1,7 @@
 """Two gloo processes on the CPU, each of an agent of its own, as on two nodes, train as one process does."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -168,11 +169,16 @@ def test_one_process_speaks(pair: Pair) -> None:
     assert_alike(pair.folder / "cli", pair.folder / "one")
 
 
-def test_two_processes_of_trl_shard_the_model_and_train_as_one(tiny_model: Path, tmp_path: Path) -> None:
-    job = {"name": "sft", "sft": str(tiny_model), "out": str(tmp_path / "two"), "fsdp": True}
+@pytest.mark.parametrize("kind", ["fsdp", "deepspeed"])
+def test_two_processes_of_trl_shard_the_model_and_train_as_one(tiny_model: Path, tmp_path: Path, kind: str) -> None:
+    job = {"name": "sft", "sft": str(tiny_model), "out": str(tmp_path / "two"), "fsdp": kind == "fsdp"}
     (tmp_path / "jobs.json").write_text(json.dumps([job]))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
-    with subprocess.Popen([*launch, str(tmp_path / "jobs.json")]) as launched:
+    launch = {
+        "fsdp": "torch.distributed.run --standalone --nproc-per-node 2",
+        "deepspeed": "accelerate.commands.launch --num_processes 2 --mixed_precision no --use_deepspeed --zero_stage 2",
+    }[kind].split()
+    command = [sys.executable, "-m", *launch, str(WORKER), str(tmp_path / "jobs.json")]
+    with subprocess.Popen(command, env={**os.environ, "DS_ACCELERATOR": "cpu"}) as launched:
         train_by_sft(str(tiny_model), tmp_path / "one", batch_size=4)
     assert launched.returncode == 0
     assert [json.loads((tmp_path / f"results-{i}.json").read_text()) for i in range(2)] == [[{"sharded": True}]] * 2

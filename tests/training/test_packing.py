@@ -1,5 +1,6 @@
 import io
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import BioGptConfig, BioGptForCausalLM, MambaConfig, MambaForCausalLM, TrainerCallback
+from transformers import modeling_flash_attention_utils as flash
 
 from ani.data.collator import NumberCollator, TokenizedExample
-from ani.injection.model_parts import number_locator
+from ani.injection.model_parts import base_model, is_attached, number_locator
 from ani.roles import Role
 from ani.training import run as run_module
 from ani.training.examples import Examples, load_examples, tokenized_examples
@@ -37,22 +40,64 @@ class Gradients(TrainerCallback):
                 self.found[name] = parameter.grad.clone()
 
 
-def step(family: str, policy: str, folder: Path, packs: bool) -> tuple[int, dict[str, float], dict[str, torch.Tensor]]:
-    """Passes, log line and gradients of a step of 12 examples, two a pass."""
+def varlen(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    softmax_scale: Any,
+    causal: bool,
+    window_size: Any = (),
+) -> Any:
+    """`flash_attn_varlen_func` in plain torch: each text of (tokens, heads, width) by itself."""
+    assert causal and torch.equal(cu_seqlens_q, cu_seqlens_k)
+    attended = []
+    for start, end in pairwise(cu_seqlens_q.tolist()):
+        distance = torch.arange(end - start)[:, None] - torch.arange(end - start)
+        seen = (distance >= 0) & (distance <= min((end, *window_size)))
+        text = (each[start:end].transpose(0, 1) for each in (q, k, v))
+        attended.append(scaled_dot_product_attention(*text, seen, scale=softmax_scale, enable_gqa=True).transpose(0, 1))
+    return torch.cat(attended)
+
+
+def with_flash_attention(model: Any, monkeypatch: pytest.MonkeyPatch, attend: Callable[..., Any] = varlen) -> None:
+    """Send a model's attention through transformers' code for flash attention, whose kernels need a GPU."""
+
+    def attend_rows(q: Any, k: Any, v: Any, **settings: Any) -> Any:
+        ends = torch.arange(0, q.shape[0] * q.shape[1] + 1, q.shape[1])
+        flat = (each.flatten(0, 1) for each in (q, k, v))
+        return attend(*flat, cu_seqlens_q=ends, cu_seqlens_k=ends, **settings).view_as(q)
+
+    of_padding = flash._pad_input, flash._unpad_input
+    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: (attend_rows, attend, None, *of_padding))
+    base_model(model).config._attn_implementation_internal = "flash_attention_2"
+
+
+def step(
+    family: str, method: dict[str, Any], folder: Path, packing: Packing | None, patch: pytest.MonkeyPatch | None = None
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Log line and gradients of a step of 12 examples, two a pass; with `patch` through flash attention."""
     sources = [{"kind": "arithmetic", "count": 5, "digits": [2, 3]}, {"kind": "diagnostic", "count": 7}]
-    ani = {"layer": 2, "policy": policy, "gate_hidden_size": 16, "gate_dropout": 0.0, "role_weight": 0.5}
     training = {"batch_size": 2, "gradient_accumulation": 6, "max_length": 96, "steps": 1, "log_every": 1}
-    settings = {"data": sources, "ani": ani, "training": {**training, "max_gradient_norm": torch.inf}}
+    settings = {"data": sources, **method, "training": {**training, "max_gradient_norm": torch.inf}}
     recipe = Recipe.model_validate({"output": str(folder), "quantization": "none", "lora": {"r": 4}, **settings})
     base, tokenizer = pair(family)
     model = with_adapter(base, tokenizer, recipe)
-    randomise(model, tokenizer)
+    locator = None
+    if is_attached(model):
+        randomise(model, tokenizer)
+        locator = number_locator(model)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data.normal_(std=0.1, generator=generator)
+    if patch is not None:
+        with_flash_attention(model, patch)
     assert why_not_packed(model) is None
-    locator, passes = number_locator(model), []
+    passes = []
 
     class Counted(AniTrainer):
         def _count(self, inputs: dict[str, Any]) -> None:
@@ -64,7 +109,7 @@ def step(family: str, policy: str, folder: Path, packs: bool) -> tuple[int, dict
     collator = NumberCollator(tokenizer, locator)
     trainer = Counted(
         settings=recipe.training,
-        packing=Packing(96, 2) if packs else None,
+        packing=packing,
         model=model,
         args=arguments,
         train_dataset=Examples(tokenized_examples(load_examples(recipe), tokenizer, locator, 96), collator.pad_id),
@@ -73,18 +118,27 @@ def step(family: str, policy: str, folder: Path, packs: bool) -> tuple[int, dict
         callbacks=[gradients],
     )
     trainer.train()
-    assert len(passes) < 6 if packs else len(passes) == 6
-    assert any("position_ids" in each for each in passes) is packs
-    return len(passes), next(line for line in trainer.state.log_history if "loss" in line), gradients.found
+    assert len(passes) < 6 if packing else len(passes) == 6
+    assert any("position_ids" in each for each in passes) is bool(packing)
+    return next(line for line in trainer.state.log_history if "loss" in line), gradients.found
 
 
-@pytest.mark.parametrize("policy", ["after", "terminal"])
+WITH_MODULE = {"layer": 2, "gate_hidden_size": 16, "gate_dropout": 0.0, "role_weight": 0.5}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash"])
+@pytest.mark.parametrize(
+    "method", [{"ani": {**WITH_MODULE, "policy": policy}} for policy in ("after", "terminal")] + [{"method": "sft"}]
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_rows_have_the_loss_and_gradients_of_a_row_per_example(family: str, policy: str, tmp_path: Path) -> None:
+def test_packed_rows_have_the_loss_and_gradients_of_a_row_per_example(
+    family: str, method: dict[str, Any], attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Packed rows give the loss and gradients of one row per example, with LoRA, gradient checkpointing, penalty and
     roles."""
-    _, line, gradients = step(family, policy, tmp_path / "packed", packs=True)
-    _, expected, others = step(family, policy, tmp_path / "plain", packs=False)
+    packing, patch = (Packing(96, 2), None) if attention == "sdpa" else (Packing(192, 1), monkeypatch)
+    expected, others = step(family, method, tmp_path / "plain", None, patch)
+    line, gradients = step(family, method, tmp_path / "packed", packing, patch)
     assert line.keys() == expected.keys()
     for key in line.keys() - {"tokens_per_second"}:
         assert line[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-5), key
@@ -146,6 +200,18 @@ def test_what_fills_up_a_step_is_left_out_where_there_are_examples() -> None:
 
 SMALL = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2}
 BIOGPT = BioGptConfig(**SMALL, num_attention_heads=2, intermediate_size=32, max_position_embeddings=128)
+
+
+def test_flash_attention_across_texts_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed(*states: Any, cu_seqlens_q: Any, **settings: Any) -> Any:
+        ends = cu_seqlens_q[[0, -1]]
+        return varlen(*states, **{**settings, "cu_seqlens_q": ends, "cu_seqlens_k": ends})
+
+    for attend, reason in ((varlen, None), (mixed, "flash_attention_2 does not mask the texts")):
+        model = tiny("llama")
+        with_flash_attention(model, monkeypatch, attend)
+        found = why_not_packed(model)
+        assert found is None if reason is None else reason in str(found)
 
 
 @pytest.mark.parametrize(

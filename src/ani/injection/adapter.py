@@ -179,7 +179,7 @@ def load_adapter(
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
     """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too.
 
-    Every process of a model that FSDP 2 sharded must call it; the first one writes. Warns if the base model's own
+    Of several processes that train together the first writes; with FSDP 2 all of them must call it. Warns if the base model's own
     weights were trained: an adapter does not contain them.
 
     Args:
@@ -207,7 +207,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
     if sharded and wrapped is not None:
         trained = ((n, p) for n, p in wrapped.named_parameters() if p.requires_grad or ".lora_" in n)
         lora = {name: full_tensor(parameter.detach()) for name, parameter in trained}
-    if sharded and distributed.get_rank() > 0:
+    if distributed.is_initialized() and distributed.get_rank() > 0:
         return
     base = base_model(model)
     warn_of_trained_weights(base)
