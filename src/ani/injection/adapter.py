@@ -179,8 +179,8 @@ def load_adapter(
 def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "ani", card: str | None = None) -> None:
     """Write the adapter of an attached model: the ANI module and, where PEFT trained LoRA weights, those too.
 
-    Of several processes that train together the first writes; with FSDP 2 all of them must call it. Warns if the base model's own
-    weights were trained: an adapter does not contain them.
+    Of several processes that train together the first writes; with FSDP 2 all of them must call it. Warns if the base
+    model's own weights were trained: an adapter does not contain them.
 
     Args:
         model: Attached, possibly a PeftModel, of which the active adapter is saved. For a method without a module: a
