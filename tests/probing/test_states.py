@@ -105,7 +105,7 @@ def test_after_reads_the_token_after_a_number(family: str) -> None:
 
 @pytest.mark.parametrize("template", [QWEN3, None])
 def test_a_sentence_may_be_a_users_message(template: str | None) -> None:
-    tokenizer = copy.deepcopy(llama3())
+    tokenizer = copy.copy(llama3())
     tokenizer.chat_template = template and "{{ '3 messages:' }}" + template  # a number of the template's own
     model, _ = pair("llama", tokenizer)
     found = number_states(model, tokenizer, MIXED, chat=True)
