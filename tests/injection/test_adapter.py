@@ -128,6 +128,7 @@ def test_damaged_config(damaged: Path, text: str) -> None:
         ({"module": {"model_type": None}}, ["model_type"]),
         ({"module": {"layer": 4}}, ["layer=4"]),
         ({"module": {"gate_hidden_size": 9}}, [WEIGHTS_FILE]),
+        ({"module": {"gate_norm": False}}, [WEIGHTS_FILE]),
         ({"module": {"integer_digits": 12}}, [WEIGHTS_FILE]),
         ({"module": {"integer_digits": 10**9}}, ["integer_digits"]),
         ({"module": {"gate_hidden_size": 10**9}}, ["gate_hidden_size"]),
@@ -526,6 +527,13 @@ def test_the_commit_of_the_base_is_kept(tmp_path: Path) -> None:
         model.name_or_path, model.config._commit_hash = "me/a", commit
         with pytest.warns(UserWarning, match=f"{own}.*{other}") if warned else nullcontext():
             load_adapter(model, tokenizer, tmp_path / "adapter")
+
+
+def test_the_gate_reads_by_a_norm_where_a_file_does_not_say_it(damaged: Path) -> None:
+    edit_config(damaged / CONFIG_FILE, module={"gate_norm": KeyError})
+    model, tokenizer = pair(FAMILY)
+    gate = ani_module(load_adapter(model, tokenizer, damaged)).gate
+    assert gate is not None and isinstance(gate.norm, torch.nn.RMSNorm)
 
 
 def test_the_digest_tells_settings_and_weights(damaged: Path, saved: Path) -> None:

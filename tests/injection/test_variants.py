@@ -22,6 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
     "replace-gated": {"combine": "replace"},
     "supervised": {"gate": "supervised", "role_weight": 1.0},
+    "no-gate-norm": {"gate_norm": False},
     "gate-layers": {"gate_layers": (0,), "gate_context": (0,)},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)

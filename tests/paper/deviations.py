@@ -184,9 +184,9 @@ def bare_question() -> str:
 
 
 CODE: dict[str, Callable[[], Any]] = {
-    "the gate's h and e": lambda: type(module().gate.norm).__name__,
+    "ani.gate_norm": lambda: isinstance(module().gate.norm, nn.RMSNorm),
     "the layer": layer_rule,
-    "the loss": learnt_tokens,
+    "training.loss_on": learnt_tokens,
     "enough data": enough,
     "numbers that FoNE and xVal write": writes_numbers,
     "xVal's value": scale_of_magnitudes,
@@ -198,7 +198,7 @@ CODE: dict[str, Callable[[], Any]] = {
     "weight decay": lambda: max(group["weight_decay"] for group in optimizer_groups()),
     "precision": lambda: defaults().dtype,
     "seeds": seeds,
-    "W_P at the start": lambda: named("zero", not module().projection.weight.any()),
+    "training.random_start": lambda: bool(module().projection.weight.any()),
     "α at the start": lambda: float(nn.functional.sigmoid(module().gate.outer.bias.detach())),
     "W_P of static, xval and fone at the start": lambda: named(
         "random", module(combine="replace").projection.weight.all()

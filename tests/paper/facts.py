@@ -48,6 +48,8 @@ METHODS: dict[str, dict[str, Any] | None] = {
     "static-additive": {"policy": "terminal", "gate": "open", "combine": "add"},  # ours: ANI without the gate
     "digitwise-gated": {"policy": "digitwise", "gate": "learned", "combine": "add"},
 }
+NEEDED = {"ani.gate_norm", "training.loss_on"}
+"""Deviations without which nothing would train, or which generation could not repeat."""
 LITERAL = {"scope": "all", "embedding_scale": 1.0, "penalty_ramp": 0.0}
 """Algorithm 1 to the letter, the module learning as LoRA does: the row `ani-literal`."""
 
@@ -187,9 +189,9 @@ DEVIATIONS: dict[str, tuple[Any, Any]] = {
     "ani.embedding_scale": (1, None),
     "ani.penalty_ramp": (0, 0.1),
     "training.module_learning_rate": (5e-5, 1e-3),
-    "the gate's h and e": ("h", "RMSNorm"),
+    "ani.gate_norm": (False, True),
     "the layer": ("random split", "held-out"),
-    "the loss": ("all", "answer"),
+    "training.loss_on": ("all", "answer"),
     "enough data": ("texts", "numbers"),
     "numbers that FoNE and xVal write": ("head", "digits"),
     "xVal's value": ("linear", "logarithmic"),
@@ -209,7 +211,7 @@ UNSAID: dict[str, Any] = {
     "weight decay": 0.0,
     "precision": "auto",
     "seeds": 1,
-    "W_P at the start": "zero",
+    "training.random_start": False,
     "α at the start": 0.5,
     "W_P of static, xval and fone at the start": "random",
     "the state of layer l": "after l blocks",

@@ -57,7 +57,7 @@ def test_a_setting_without_a_row_is_the_papers() -> None:
 def test_the_literal_row_has_the_papers_settings() -> None:
     literal = variant_recipes(project.RECIPES / "main-results.yaml")["ani-literal"]
     for name, (paper, _) in facts.DEVIATIONS.items():
-        if "." in name:
+        if "." in name and name not in facts.NEEDED:
             section, key = name.split(".")
             assert getattr(getattr(literal, section), key) == paper, name
     for section in ("ani", "training", "lora"):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
@@ -15,6 +16,7 @@ from ani.training import run as run_module
 from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from ani.training.run import prepare, resume_recipe, train
+from tests.json_lines import write_lines
 from tests.refusals import refused
 from tests.training.runs import interrupt_at, weights_of
 
@@ -40,6 +42,25 @@ def test_the_loss_falls_and_the_adapter_loads(tiny_recipe: Write, tmp_path: Path
         torch.testing.assert_close(found, expected)
         untrained = LlamaForCausalLM.from_pretrained(tiny_model)(input_ids=encoded).logits
     assert not torch.allclose(found, untrained, atol=1e-2)
+
+
+@pytest.mark.parametrize("learnt", ["answer", "all"])
+def test_the_loss_is_that_of_the_tokens_that_are_learnt(
+    learnt: str, tiny_recipe: Write, tmp_path: Path, tiny_model: Path
+) -> None:
+    data = write_lines(tmp_path / "rows.jsonl", {"prompt": "Room 505 holds", "completion": " 10 people"})
+    one = {"steps": 1, "log_every": 1, "batch_size": 1, "gradient_accumulation": 1, "loss_on": learnt}
+    lines: list[dict[str, Any]] = []
+    recipe = tiny_recipe(data=[{"kind": "jsonl", "path": str(data)}], training=one)
+    train(load_recipe(recipe, ["method=sft"]), on_log=lines.append)
+    model, tokenizer = load_model(str(tiny_model), dtype="float32"), load_tokenizer(str(tiny_model))
+    prompt = tokenizer("Room 505 holds")["input_ids"]
+    answer = tokenizer(" 10 people", add_special_tokens=False)["input_ids"]
+    ids = torch.tensor([[*prompt, *answer, tokenizer.eos_token_id]])
+    with torch.no_grad():
+        losses = cross_entropy(model(input_ids=ids).logits[0, :-1], ids[0, 1:], reduction="none")
+    expected = losses if learnt == "all" else losses[len(prompt) - 1 :]
+    assert lines[0]["loss"] == pytest.approx(float(expected.mean()), rel=1e-3)
 
 
 def test_finished_or_foreign_directories_are_refused(tiny_recipe: Write, tmp_path: Path) -> None:

@@ -74,11 +74,13 @@ def _own_numbers(
 
 class NumberCollator:
     """Pads tokenized examples on the right and finds their numbers with the attached model's locator (None: a model
-    without ANI)."""
+    without ANI). With `learns_all` prompts are learnt, too."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, locator: NumberLocator | None, learns_all: bool = False
+    ) -> None:
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        self.locator = locator
+        self.locator, self.learns_all = locator, learns_all
 
     def __call__(
         self, examples: Sequence[TokenizedExample], rows: Sequence[Sequence[int]] | None = None
@@ -102,7 +104,7 @@ class NumberCollator:
 
         batch: dict[str, Any] = {
             "input_ids": column(lambda example: example.input_ids, self.pad_id),
-            "labels": column(_labels, IGNORED),
+            "labels": column(self._labels, IGNORED),
         }
         if rows is None:
             batch["attention_mask"] = column(lambda example: [1] * len(example.input_ids), 0)
@@ -118,10 +120,10 @@ class NumberCollator:
             batch["numbers"] = numbers
         return batch
 
-
-def _labels(example: TokenizedExample) -> list[int]:
-    unlearnt = max(example.prompt_length, 1)  # nothing predicts a first token: the token before it is another text's
-    return [IGNORED] * unlearnt + example.input_ids[unlearnt:]
+    def _labels(self, example: TokenizedExample) -> list[int]:
+        # Nothing predicts a first token: the token before it is another text's.
+        unlearnt = 1 if self.learns_all else max(example.prompt_length, 1)
+        return [IGNORED] * unlearnt + example.input_ids[unlearnt:]
 
 
 def _places(examples: Sequence[TokenizedExample], rows: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -317,7 +317,8 @@ class TransformersEngine(Engine):
         from ani.injection.inspection import inspect_batch
 
         around = None if before is None else around_message(self.tokenizer, before)
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding
+        lengths = [len(ids) for ids in cast(Any, self.tokenizer)(list(texts))["input_ids"]]
+        order = sorted(range(len(texts)), key=lengths.__getitem__)  # little padding
 
         def decided(batch: Sequence[str]) -> list[tuple[NumberDecision, ...]]:
             return [tuple(found) for found in inspect_batch(self.model, self.tokenizer, batch, around=around)]

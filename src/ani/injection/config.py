@@ -36,6 +36,8 @@ class InjectionSettings(EncoderSettings):
     far. While an answer is written, this mean keeps the question, and the token's own state is about the next word."""
     gate_hidden_size: int = Field(default=128, ge=1, le=2**16)
     """Width of the gate's inner layer."""
+    gate_norm: bool = True
+    """True: each vector that the gate reads, but e, passes through an RMSNorm; false: h as it is (the paper)."""
     gate_dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on that layer."""
     gate_bias: float = Field(default=0.0, ge=-100, le=100)

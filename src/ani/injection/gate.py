@@ -11,10 +11,10 @@ from ani.injection.linear import Linear
 class Gate(nn.Module):
     """Two-layer MLP that decides whether a number is a quantity (paper Eq. 2): z = MLP([RMSNorm(h); e / s]).
 
-    h passes through an RMSNorm, and e comes in the same unit, s (`embedding_scale`): hidden states of norm 100 and
-    more drive σ into saturation within a few steps, where neither the loss nor the penalty has a gradient. The last
-    layer starts at zero, so every gate starts half open (α = 0.5). Vectors of earlier layers each pass through a norm
-    of their own.
+    Unless `normed` is False, h passes through an RMSNorm, and e comes in the same unit, s (`embedding_scale`): hidden
+    states of norm 100 and more drive σ into saturation within a few steps, where neither the loss nor the penalty has a
+    gradient. The last layer starts at zero, so every gate starts half open (α = 0.5). Vectors of earlier layers each
+    pass through a norm of their own.
 
     Args:
         hidden_size: Width of the model, `d_model`.
@@ -22,6 +22,7 @@ class Gate(nn.Module):
         dropout: Dropout on the inner layer.
         reads_value: True if the gate reads e; else it reads the context alone, z = MLP(RMSNorm(h)).
         earlier: Widths of the vectors of earlier layers that it reads.
+        normed: False if h and the vectors of earlier layers are read as they are.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Gate(nn.Module):
         dropout: float,
         reads_value: bool = True,
         earlier: Sequence[int] = (),
+        normed: bool = True,
     ) -> None:
         super().__init__()
         self.reads_value = reads_value
-        self.norm = nn.RMSNorm(hidden_size, eps=1e-6)
-        self.earlier_norms = nn.ModuleList(nn.RMSNorm(size, eps=1e-6) for size in earlier)
+        norm: type[nn.Module] = nn.RMSNorm if normed else nn.Identity
+        self.norm = norm(hidden_size, eps=1e-6)
+        self.earlier_norms = nn.ModuleList(norm(size, eps=1e-6) for size in earlier)
         self.inner = Linear(hidden_size * (1 + reads_value) + sum(earlier), gate_hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.outer = Linear(gate_hidden_size, 1)

@@ -8,6 +8,9 @@ from ani.injection.config import AniConfig
 from ani.injection.methods import METHODS, MethodName, unknown_method
 from ani.settings import Section
 
+_LATER = {"gate_norm"}
+"""Settings of the module that the first files of this version lack; their module has the default."""
+
 
 class SavedMethod(Section):
     """Everything that is needed to rebuild what was attached."""
@@ -26,6 +29,6 @@ class SavedMethod(Section):
             raise ValueError(f"method {self.method!r} {'has' if self.module is None else 'has no'} module")
         if self.module is not None:
             for key, value in self.module:
-                if value is None or key not in self.module.model_fields_set:
+                if value is None or key not in self.module.model_fields_set | _LATER:
                     raise ValueError(f"module.{key} is missing")
         return self

@@ -60,6 +60,11 @@ class TrainingSettings(Section):
     """Learning rate of the LoRA weights; constant except for `warmup_steps` and `decay`."""
     module_learning_rate: float = Field(default=1e-3, gt=0)
     """Learning rate of the ANI module, which starts at zero; the paper: 5e-5."""
+    random_start: bool = False
+    """True: W_P starts at random, with e as large as the layer's hidden states; false: at zero, so that an untrained
+    module changes nothing. What replaces a state always starts at random."""
+    loss_on: Literal["answer", "all"] = "answer"
+    """Tokens that are learnt: those of the answer, or all of the example."""
     batch_size: int = Field(default=1, ge=1)
     """Examples per forward pass, if it is not packed; times `gradient_accumulation`, examples per optimizer step."""
     gradient_accumulation: int = Field(default=32, ge=1)

@@ -147,7 +147,7 @@ def train(
         found = [with_layer(recipe, console) if processes.is_main_process else None]
         model, tokenizer = prepare(cast(Recipe, broadcast_object_list(found)[0]))
         locator = number_locator(model) if is_attached(model) else None
-        collator = NumberCollator(tokenizer, locator)
+        collator = NumberCollator(tokenizer, locator, recipe.training.loss_on == "all")
         if recipe.ani is not None and recipe.ani.gate == "fitted" and not (resume and last_step(output)):
             fit_gate(model, collator, rows, recipe.seed, console)
         # Only the main process looks: the others may have no weights yet (FSDP_CPU_RAM_EFFICIENT_LOADING).
@@ -281,6 +281,8 @@ def with_adapter(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rec
         scale = broadcast_object_list([ani_module(model).scale if main else None])[0]
         if not main:
             attach(model, tokenizer, config.model_copy(update={"embedding_scale": scale}), check=False)
+        if recipe.training.random_start:
+            ani_module(model).start_at_random()
     return model
 
 

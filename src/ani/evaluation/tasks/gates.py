@@ -137,6 +137,7 @@ class Gates(Task):
     unit = "texts"
     record = DecidedText
     needs_gate = True
+    together = 200
 
     texts: list[str] = Field(default=["diagnostic"], min_length=1)
     """`diagnostic` (held-out sentences), `natural` (labelled numbers of natural texts) and `finer` (FiNER-139), whose
