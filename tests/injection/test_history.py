@@ -1,11 +1,14 @@
 """The token ids that `ani.injection.history` keeps follow the rows of their cache, whatever its layers are."""
 
 import copy
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, StaticCache
 from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -145,15 +148,25 @@ def test_caches_of_other_classes() -> None:
     assert cache_in({"cache_params": states}) is states and cache_in((torch.ones(1), cache := filled())) is cache
 
 
+CACHES: dict[str, Callable[[Any], Cache]] = {
+    "quantized": lambda config: Cache(layers=[Lossless(residual_length=8) for _ in range(LAYERS)]),
+    "offloaded": lambda config: DynamicCache(config=config, offloading=True),
+    "offloaded, static": lambda config: StaticCache(config=config, max_cache_len=256, offloading=True),
+}
+
+
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("family", ["llama", "gemma"])
-def test_quantized_cache(family: str) -> None:
+def test_logits_with_a_cache_are_those_without(family: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "Stream", nullcontext)  # a CPU has none
+    monkeypatch.setattr(torch.cuda, "default_stream", MagicMock())
     model, tokenizer = attached(family, policy="after")
-    ids, cache = encode(tokenizer), Cache(layers=[Lossless(residual_length=8) for _ in range(LAYERS)])
+    ids, cache = encode(tokenizer), CACHES[kind](model.config)
     numbers = number_locator(model).batch(ids.tolist())
     cut = int(numbers.positions[len(numbers) // 2])
     pieces = [
         logits_of(model, piece, past_key_values=cache) for piece in ids.split([cut - 1, ids.shape[1] - cut + 1], 1)
     ]
-    if family == "llama":  # Gemma's window is for the mask of the whole cache
+    if (family, kind) != ("gemma", "quantized"):  # Gemma's window is for the mask of the whole cache
         torch.testing.assert_close(torch.cat(pieces, dim=1), logits_of(model, ids), rtol=0, atol=1e-4)
     assert history(cache, 1) == ids.tolist()
