@@ -297,8 +297,8 @@ def evaluate(
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
         Option(
-            help="auto: the backend of the results in --out; without results vllm for benchmarks, if it is installed "
-            "and uses a GPU. vllm merges an adapter first, and can't read gates."
+            help="auto: the backend of the results in --out; without results vllm for benchmarks, if it is installed, "
+            "uses a GPU and can serve the model. vllm merges an adapter first, and can't read gates."
         ),
     ] = "auto",
     vllm: Annotated[list[str] | None, Option(help="Setting of vLLM, such as max_model_len=2048.")] = None,
@@ -332,12 +332,13 @@ def evaluate(
         processors = (processor(calculator),)
     adapter = None if adapter is None else pinned(adapter)
     spec = ModelSpec(pinned(model_for(model, adapter)), adapter, backend, batch_size, processors, vllm=settings)
-    spec = spec.resolved(asked, out)
+    spec.resolved(asked, out)  # raises before anything is written
     shown = console_for(as_json)
     with terminal.resumable("start the same command again"), only_process_in(out):
         shown.print(where(), highlight=False)
         try:
-            results = run(asked, spec.load(asked, out), out, seed=seed, console=shown, facts=spec.facts)
+            used, loaded = spec.start(asked, out, shown)
+            results = run(asked, loaded, out, seed=seed, console=shown, facts=used.facts)
         except InputError:
             spec.clear(out)
             raise

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 import ani
 from ani.cli import main
 from ani.errors import InputError
-from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine, VllmSettings, longest_text
+from ani.evaluation.engines import Engine, Machine, TransformersEngine, VllmEngine, VllmSettings, longest_text
 from ani.evaluation.evaluate import evaluate
 from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.task import Task
@@ -275,6 +275,24 @@ def test_what_auto_stands_for(folder: Path, adapter: Path, tmp_path: Path, monke
     assert backend(benchmark) == "transformers"  # vLLM can't serve it with the folder's penalty
     write_json(tmp_path / "out" / "run.json", {"backend": "vllm"})
     refused(lambda: backend(benchmark), "repetition_penalty")  # as the results that are there, or not at all
+
+
+def test_auto_takes_transformers_where_vllm_does_not_start(
+    folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ani.evaluation.model_spec.this_machine", lambda: Machine(True, "float32"))
+    monkeypatch.setattr(vllm, "LLM", MagicMock(side_effect=RuntimeError("no class for this family")))
+    spec, tasks, out = ModelSpec(str(folder), str(adapter), "auto"), [TASKS["gsm8k"]()], tmp_path / "out"
+    out.mkdir()
+    with (tmp_path / "said").open("w") as said:
+        used, engine = spec.start(tasks, out, Console(file=said, width=999))
+    assert used.backend == "transformers" and isinstance(engine, TransformersEngine) and not [*out.iterdir()]
+    (line,) = (tmp_path / "said").read_text().splitlines()
+    assert "no class for this family" in line
+    for other in (spec._replace(backend="vllm"), spec._replace(vllm=VllmSettings(max_model_len=64))):
+        refused(partial(other.start, tasks, out, Console()), "no class for this family")
+    write_json(out / "run.json", {"backend": "vllm"})
+    refused(partial(spec.start, tasks, out, Console()), "no class for this family")
 
 
 @pytest.mark.parametrize(

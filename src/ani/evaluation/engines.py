@@ -371,7 +371,7 @@ class VllmEngine(Engine):
                 use_tqdm_on_load=False,
                 **given,
             )
-        except ValueError as error:  # too few cards, or too little memory
+        except (ValueError, RuntimeError) as error:  # vLLM's process ended; too few cards, or too little memory
             raise InputError(f"vLLM can't serve {name}: {one_line(error, 1000)}") from error
         self._engine: Any = llm.llm_engine
         self._penalty: float = llm.get_default_sampling_params().repetition_penalty

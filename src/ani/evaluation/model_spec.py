@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.devices import default_dtype
@@ -95,6 +96,22 @@ class ModelSpec(NamedTuple):
             raise InputError("the backend transformers takes no settings of vLLM: leave out --vllm")
         if self._method() is None and gated:
             raise InputError(f"{gated} needs --adapter: a model without ANI has no gate")
+
+    def start(self, tasks: Sequence[Task], out: Path, console: Console) -> tuple["ModelSpec", Engine]:
+        """Return the spec as `resolved`, and the model loaded. Where `auto` chose vLLM, and vLLM can't serve the model
+        after all, print the reason and load it by transformers, unless `out` has results or vLLM settings are given.
+        Raises as `load`."""
+        spec = self.resolved(tasks, out)
+        try:
+            return spec, spec.load(tasks, out)
+        except InputError as error:
+            chosen = self.backend == "auto" and spec.backend == "vllm"
+            if not chosen or read_run(out) is not None or self.vllm != VllmSettings():
+                raise
+            spec.clear(out)
+            spec = self._replace(backend="transformers").resolved(tasks, out)
+            console.print(f"by transformers, not vLLM ({error})", highlight=False, markup=False)
+            return spec, spec.load(tasks, out)
 
     def load(self, tasks: Sequence[Task], out: Path = Path()) -> Engine:
         """Load the model; for vLLM an adapter is merged first, in `out` (see `clear`). Raises InputError if it can't be
