@@ -35,7 +35,7 @@ wheel: $(READY)
 
 # Minutes of what `make test` has no time for; each script prints what it counted and fails if anything did.
 stress: $(READY)
-	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/serving
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/serving tests/calculator/test_serving.py
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/encoders tests/numbers tests/injection tests/probing
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal -m hypothesis
 	ANI_STRESS=1 $(BIN)/python -m pytest -q -n 0 tests/test_separation.py

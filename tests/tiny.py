@@ -42,10 +42,10 @@ _TOKENIZERS = {
 _MADE: dict[str, PreTrainedModel] = {}
 
 
-def tokenizer_of(family: str) -> PreTrainedTokenizerBase:
-    """A family's tokenizer; of 100,000 words and more it has all in `make stress` alone."""
+def tokenizer_of(family: str, words: int = 50_000) -> PreTrainedTokenizerBase:
+    """A family's tokenizer; of 100,000 words and more it has `words`, and all in `make stress` alone."""
     whole = _TOKENIZERS[family]()
-    return whole if deep() or len(whole) < 100_000 else tokenizers.shortened(whole, 50_000)
+    return whole if deep() or len(whole) < 100_000 else tokenizers.shortened(whole, words)
 
 
 def tiny(family: str, *, tokenizer: PreTrainedTokenizerBase | None = None, **overrides: Any) -> PreTrainedModel:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ from ani.data.records import Example
 from ani.injection.model_parts import ani_module, last_decision, number_locator
 from ani.injection.number_batch import PADDING
 from tests.properties import deep, examples
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, first_smollm2, pair, randomise
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, first_smollm2, logits_of, pair, randomise, tokenizer_of
 
 TOLERANCE = 1e-5
 """Of logits, which generation gives in float32; the models compute in float64."""
@@ -40,10 +40,6 @@ NEW_TOKENS = 10
 POLICIES = ["terminal", "digitwise", "running", "after"]
 CAUSAL = {"running", "after"}
 PROMPTS = ["Room 505 holds 12 people; 3.5 kg cost $1,234,567 and", "7 +", "From 1999 to 2024 -42% of 48210.75, so 31"]
-
-
-def examples_of(family: str) -> settings:
-    return examples(2 if family == "smollm2" else 5)
 
 
 REAL = ("smollm2",) if deep() else ()
@@ -82,7 +78,7 @@ plain_texts = st.lists(_words.filter(lambda word: not any(map(str.isdigit, word)
 
 @cache
 def loaded(family: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    model, tokenizer = first_smollm2() if family == "smollm2" else pair(family)
+    model, tokenizer = first_smollm2() if family == "smollm2" else pair(family, tokenizer_of(family, 12_000))
     if family == "smollm2":  # its norms round to float32 whatever the weights are, and the model makes 1e-5 of that
         for name, norm in [each for each in model.named_modules() if isinstance(each[1], LlamaRMSNorm)]:
             exact = torch.nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon)
@@ -109,15 +105,6 @@ def model_of(family: str, policy: str = "terminal") -> tuple[PreTrainedModel, Pr
     attach(model, tokenizer, AniConfig(layer=2, policy=policy, gate_hidden_size=16, **read))
     randomise(model, tokenizer)
     return model.to(whole.dtype), tokenizer
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> torch.Tensor:
-    return torch.as_tensor(tokenizer(text, return_tensors="pt")["input_ids"])
-
-
-@torch.no_grad()
-def logits_of(model: torch.nn.Module, input_ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    return torch.as_tensor(model(input_ids=input_ids, **kwargs).logits)
 
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -160,32 +147,24 @@ def closed(family: str, policy: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
 
 
 @pairs(*FAMILIES, "smollm2")
-def test_closed_gates_change_no_bit(family: str, policy: str) -> None:
+@examples(4)
+@given(text=texts)
+def test_closed_gates_change_no_bit(family: str, policy: str, text: str) -> None:
     model, tokenizer = closed(family, policy)
-
-    @examples_of(family)
-    @given(texts)
-    def check(text: str) -> None:
-        ids = encode(tokenizer, text)
-        assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
-        count = numbers_of(model)
-        assert count == len(number_locator(model).batch(ids.tolist()))
-        assert count > 0 or policy == "after"  # the text's only number ends it
-
-    check()
+    ids = encode(tokenizer, text)
+    assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
+    count = numbers_of(model)
+    assert count == len(number_locator(model).batch(ids.tolist()))
+    assert count > 0 or policy == "after"  # the text's only number ends it
 
 
 @pairs(*FAMILIES, *REAL)
-def test_text_without_numbers_changes_no_bit(family: str, policy: str) -> None:
+@examples(4)
+@given(text=plain_texts)
+def test_text_without_numbers_changes_no_bit(family: str, policy: str, text: str) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(plain_texts)
-    def check(text: str) -> None:
-        ids = encode(tokenizer, text)
-        assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
-
-    check()
+    ids = encode(tokenizer, text)
+    assert torch.equal(logits_of(model, ids), logits_of(base(family), ids))
 
 
 @pairs(*FAMILIES, *REAL)
@@ -193,7 +172,7 @@ def test_nothing_changes_before_the_first_injection(family: str, policy: str) ->
     model, tokenizer = model_of(family, policy)
     changed = 0
 
-    @examples_of(family)
+    @examples(4)
     @given(texts)
     @example(MIXED_TEXT)  # of which `randomise` opens some gates, whatever else is drawn
     def check(text: str) -> None:
@@ -229,7 +208,7 @@ def test_detach_gives_the_base_model_back(family: str) -> None:
     assert [type(module) for module in model.modules()] == classes
     assert set(vars(model)) == attributes
     assert torch.equal(logits_of(model, ids), before)
-    attach(model, tokenizer, AniConfig(layer=2))  # and it can be attached again
+    assert attach(model, tokenizer, AniConfig(layer=2)) is model  # and it can be attached again
     assert torch.equal(logits_of(model, ids), before)
 
 
@@ -250,37 +229,33 @@ def test_detach_inside_peft() -> None:
 
 
 @pairs(*FAMILIES)
-def test_no_lookahead(family: str, policy: str) -> None:
+@examples(4)
+@given(text=texts, other=texts, data=st.data())
+def test_no_lookahead(family: str, policy: str, text: str, other: str, data: st.DataObject) -> None:
     model, tokenizer = model_of(family, policy)
     scanner = number_locator(model).scanner
-
-    @examples_of(family)
-    @given(texts, texts, st.data())
-    def check(text: str, other: str, data: st.DataObject) -> None:
-        ids = encode(tokenizer, text)
-        t = data.draw(st.integers(0, ids.shape[1] - 2), label="t")
-        tail = ids.shape[1] - t - 1
-        variant = ids.clone()
-        variant[:, t + 1 :] = encode(tokenizer, other * tail)[:, -tail:]
-        kept = t + 1
-        if policy not in CAUSAL:
-            # What follows tells whether the number at or right before t has ended: "2.0" and "2.0.1", "1," and "1,234".
-            open_numbers = [
-                number
-                for row in (ids[0], variant[0])
-                for number in scanner.scan(row.tolist())
-                if number.first_token <= t and number.last_token >= t - 1
-            ]
-            kept = min([kept, *(number.first_token for number in open_numbers)])
-        actual, count = logits_of(model, variant)[:, :kept], numbers_of(model)
-        expected = logits_of(model, ids)[:, :kept]
-        if numbers_of(model) == count:
-            assert torch.equal(actual, expected)
-        else:  # a product with the features of another count of numbers rounds otherwise
-            assume_clear_gates(model)
-            assert_close(actual, expected)
-
-    check()
+    ids = encode(tokenizer, text)
+    t = data.draw(st.integers(0, ids.shape[1] - 2), label="t")
+    tail = ids.shape[1] - t - 1
+    variant = ids.clone()
+    variant[:, t + 1 :] = encode(tokenizer, other * tail)[:, -tail:]
+    kept = t + 1
+    if policy not in CAUSAL:
+        # What follows tells whether the number at or right before t has ended: "2.0" and "2.0.1", "1," and "1,234".
+        open_numbers = [
+            number
+            for row in (ids[0], variant[0])
+            for number in scanner.scan(row.tolist())
+            if number.first_token <= t and number.last_token >= t - 1
+        ]
+        kept = min([kept, *(number.first_token for number in open_numbers)])
+    actual, count = logits_of(model, variant)[:, :kept], numbers_of(model)
+    expected = logits_of(model, ids)[:, :kept]
+    if numbers_of(model) == count:
+        assert torch.equal(actual, expected)
+    else:  # a product with the features of another count of numbers rounds otherwise
+        assume_clear_gates(model)
+        assert_close(actual, expected)
 
 
 # --- 3: decoding equals one full forward ------------------------------------------------------------------------------
@@ -354,34 +329,26 @@ def prompt_batch(tokenizer: PreTrainedTokenizerBase, rows: list[str] = PROMPTS) 
 
 
 @pairs(*FAMILIES, "smollm2")
-def test_greedy_equals_full_forward(family: str, policy: str) -> None:
+@examples(4)
+@given(text=texts)
+def test_greedy_equals_full_forward(family: str, policy: str, text: str) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(texts)
-    def check(text: str) -> None:
-        ids = encode(tokenizer, text)
-        assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
-
-    check()
+    ids = encode(tokenizer, text)
+    assert_parity(model, ids, torch.ones_like(ids), generate(model, tokenizer, ids))
 
 
 @pairs(*FAMILIES, *REAL)
-def test_left_padded_batch_equals_full_forward(family: str, policy: str) -> None:
+@examples(4)
+@given(rows=st.lists(texts, min_size=2, max_size=3))
+@example(rows=PROMPTS)
+def test_left_padded_batch_equals_full_forward(family: str, policy: str, rows: list[str]) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(st.lists(texts, min_size=2, max_size=3))
-    @example(PROMPTS)
-    def check(rows: list[str]) -> None:
-        ids, mask = prompt_batch(tokenizer, rows)
-        output = generate(model, tokenizer, ids, attention_mask=mask)
-        assert_parity(model, ids, mask, output)
-        answers = [generate(model, tokenizer, ids[[row]][:, mask[row].bool()]) for row in range(len(rows))]
-        written = torch.cat([answer.sequences[:, -NEW_TOKENS:] for answer in answers])
-        assert_same_answer(tokenizer, output, SimpleNamespace(sequences=written))
-
-    check()
+    ids, mask = prompt_batch(tokenizer, rows)
+    output = generate(model, tokenizer, ids, attention_mask=mask)
+    assert_parity(model, ids, mask, output)
+    answers = [generate(model, tokenizer, ids[[row]][:, mask[row].bool()]) for row in range(len(rows))]
+    written = torch.cat([answer.sequences[:, -NEW_TOKENS:] for answer in answers])
+    assert_same_answer(tokenizer, output, SimpleNamespace(sequences=written))
 
 
 @pairs(*FAMILIES)
@@ -431,91 +398,77 @@ def carried_numbers(model: PreTrainedModel, before: torch.Tensor, now: torch.Ten
 
 @pytest.mark.parametrize("only_new_ids", [False, True], ids=["full ids again", "only new ids"])
 @pairs(*FAMILIES)
-def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bool) -> None:
+@examples(4)
+@given(prompt=texts, reply=texts)
+@example(prompt=PROMPTS[2], reply="5 more, and 8.25 less?")
+def test_cache_carried_over_two_turns(family: str, policy: str, only_new_ids: bool, prompt: str, reply: str) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(texts, texts)
-    @example(PROMPTS[2], "5 more, and 8.25 less?")
-    def check(prompt: str, reply: str) -> None:
-        first = encode(tokenizer, prompt)
-        cache = DynamicCache(config=model.config)
-        answer = generate(model, tokenizer, first, past_key_values=cache).sequences
-        turn = tokenizer(reply, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        second = torch.cat([answer, turn], dim=1)
-        held = int(cache.get_seq_length())
-        assert held == answer.shape[1] - 1
-        passed = second[:, held:] if only_new_ids else second
-        output = generate(model, tokenizer, passed, past_key_values=cache, attention_mask=torch.ones_like(second))
-        numbers = None if policy in CAUSAL else carried_numbers(model, first, second, held)
-        sequences = torch.cat([second, output.sequences[:, -NEW_TOKENS:]], dim=1)
-        full = full_forward(model, sequences, torch.ones_like(second), numbers)
-        assume_clear_gates(model)
-        assert_close(torch.stack(output.logits, dim=1), full[:, second.shape[1] - 1 : -1])
-
-    check()
+    first = encode(tokenizer, prompt)
+    cache = DynamicCache(config=model.config)
+    answer = generate(model, tokenizer, first, past_key_values=cache).sequences
+    turn = tokenizer(reply, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    second = torch.cat([answer, turn], dim=1)
+    held = int(cache.get_seq_length())
+    assert held == answer.shape[1] - 1
+    passed = second[:, held:] if only_new_ids else second
+    output = generate(model, tokenizer, passed, past_key_values=cache, attention_mask=torch.ones_like(second))
+    numbers = None if policy in CAUSAL else carried_numbers(model, first, second, held)
+    sequences = torch.cat([second, output.sequences[:, -NEW_TOKENS:]], dim=1)
+    full = full_forward(model, sequences, torch.ones_like(second), numbers)
+    assume_clear_gates(model)
+    assert_close(torch.stack(output.logits, dim=1), full[:, second.shape[1] - 1 : -1])
 
 
 @pairs(*FAMILIES)
-def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str) -> None:
+@examples(4)
+@given(text=texts, size=st.integers(1, 7))
+@example(text=PROMPTS[0], size=1)
+@example(text=PROMPTS[0], size=2)
+def test_chunked_prefill_cuts_numbers_in_half(family: str, policy: str, text: str, size: int) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(texts, st.integers(1, 7))
-    @example(PROMPTS[0], 1)
-    @example(PROMPTS[0], 2)
-    def check(text: str, size: int) -> None:
-        ids = encode(tokenizer, text)
-        chunked = generate(model, tokenizer, ids, prefill_chunk_size=size)
-        assert_parity(model, ids, torch.ones_like(ids), chunked)
-        assert_same_answer(tokenizer, chunked, generate(model, tokenizer, ids))
-
-    check()
+    ids = encode(tokenizer, text)
+    chunked = generate(model, tokenizer, ids, prefill_chunk_size=size)
+    assert_parity(model, ids, torch.ones_like(ids), chunked)
+    assert_same_answer(tokenizer, chunked, generate(model, tokenizer, ids))
 
 
 @pairs(*FAMILIES)
-def test_manual_loop_over_chunks(family: str, policy: str) -> None:
+@examples(4)
+@given(text=texts, size=st.integers(1, 5))
+def test_manual_loop_over_chunks(family: str, policy: str, text: str, size: int) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(texts, st.integers(1, 5))
-    def check(text: str, size: int) -> None:
-        ids = encode(tokenizer, text)
-        numbers = number_locator(model).batch(ids.tolist())
-        cache = DynamicCache(config=model.config)
-        chunks = []
-        for start in range(0, ids.shape[1], size):
-            # Outside `generate`, only the caller knows what follows: `terminal` needs the numbers told.
-            given = {"numbers": numbers.between(start, start + size)} if policy not in CAUSAL else {}
-            chunks.append(logits_of(model, ids[:, start : start + size], past_key_values=cache, **given))
-        whole = logits_of(model, ids)
-        assume_clear_gates(model)
-        assert_close(torch.cat(chunks, dim=1), whole)
-
-    check()
+    ids = encode(tokenizer, text)
+    numbers = number_locator(model).batch(ids.tolist())
+    cache = DynamicCache(config=model.config)
+    chunks = []
+    for start in range(0, ids.shape[1], size):
+        # Outside `generate`, only the caller knows what follows: `terminal` needs the numbers told.
+        given = {"numbers": numbers.between(start, start + size)} if policy not in CAUSAL else {}
+        chunks.append(logits_of(model, ids[:, start : start + size], past_key_values=cache, **given))
+    whole = logits_of(model, ids)
+    assume_clear_gates(model)
+    assert_close(torch.cat(chunks, dim=1), whole)
 
 
 @pairs("qwen3", "llama", "mistral")  # a sliding cache can't be cropped
-def test_crop(family: str, policy: str) -> None:
+@examples(4)
+@given(
+    text=texts, other=st.builds("{}{}".format, _digits, texts), data=st.data()
+)  # a number that is cut goes on otherwise
+def test_crop(family: str, policy: str, text: str, other: str, data: st.DataObject) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(texts, st.builds("{}{}".format, _digits, texts), st.data())  # a number that is cut goes on otherwise
-    def check(text: str, other: str, data: st.DataObject) -> None:
-        ids = encode(tokenizer, text)
-        numbers = number_locator(model).scanner.scan(ids[0].tolist())
-        inside = [t for number in numbers for t in range(number.first_token + 1, number.last_token + 1)]
-        cut = data.draw(st.sampled_from([*inside, *range(1, ids.shape[1])]), label="cut")
-        cache = DynamicCache(config=model.config)
-        logits_of(model, ids, past_key_values=cache)
-        cache.crop(cut)
-        tail = tokenizer(other, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        longer = torch.cat([ids[:, :cut], tail], dim=1)
-        full = logits_of(model, longer, numbers=carried_numbers(model, ids, longer, cut))[:, cut:]
-        assume_clear_gates(model)
-        assert_close(logits_of(model, tail, past_key_values=cache), full)
-
-    check()
+    ids = encode(tokenizer, text)
+    numbers = number_locator(model).scanner.scan(ids[0].tolist())
+    inside = [t for number in numbers for t in range(number.first_token + 1, number.last_token + 1)]
+    cut = data.draw(st.sampled_from([*inside, *range(1, ids.shape[1])]), label="cut")
+    cache = DynamicCache(config=model.config)
+    logits_of(model, ids, past_key_values=cache)
+    cache.crop(cut)
+    tail = tokenizer(other, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    longer = torch.cat([ids[:, :cut], tail], dim=1)
+    full = logits_of(model, longer, numbers=carried_numbers(model, ids, longer, cut))[:, cut:]
+    assume_clear_gates(model)
+    assert_close(logits_of(model, tail, past_key_values=cache), full)
 
 
 @pairs("qwen3", "llama", "mistral")  # candidates need a cache that can be cropped
@@ -532,56 +485,48 @@ def test_speculative_decoding(family: str, policy: str) -> None:
 
 
 @pairs(*FAMILIES)
-def test_static_cache(family: str, policy: str) -> None:
+@examples(4)
+@given(rows=st.lists(texts, min_size=1, max_size=3))
+@example(rows=PROMPTS)
+def test_static_cache(family: str, policy: str, rows: list[str]) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(st.lists(texts, min_size=1, max_size=3))
-    @example(PROMPTS)
-    def check(rows: list[str]) -> None:
-        ids, mask = prompt_batch(tokenizer, rows)
-        static = {"cache_implementation": "static", "disable_compile": True}
-        assert_parity(model, ids, mask, generate(model, tokenizer, ids, attention_mask=mask, **static))
-
-    check()
+    ids, mask = prompt_batch(tokenizer, rows)
+    static = {"cache_implementation": "static", "disable_compile": True}
+    assert_parity(model, ids, mask, generate(model, tokenizer, ids, attention_mask=mask, **static))
 
 
 # --- 4: a row alone and in a batch ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pairs(*FAMILIES, "smollm2")
-def test_padding_changes_nothing(family: str, policy: str, side: str) -> None:
+@pairs(*FAMILIES, *REAL)
+@examples(4)
+@given(rows=st.lists(texts, min_size=2, max_size=3))
+def test_padding_changes_nothing(family: str, policy: str, side: str, rows: list[str]) -> None:
     model, tokenizer = model_of(family, policy)
-
-    @examples_of(family)
-    @given(st.lists(texts, min_size=2, max_size=3))
-    def check(rows: list[str]) -> None:
-        batch = tokenizer(rows, return_tensors="pt", padding=True, padding_side=side)
-        mask = batch["attention_mask"]
-        together = full_forward(model, batch["input_ids"], mask, None)
-        assume_clear_gates(model)
-        decision = last_decision(model)
-        for row, text in enumerate(rows):
-            ids = encode(tokenizer, text)
-            real = mask[row].bool()
-            assert_close(together[row, real], logits_of(model, ids)[0])
-            alone = last_decision(model)
-            if decision is None or alone is None:
-                assert policy == "after" and alone is None  # the text's only number ends it
-                continue
-            mine = decision.numbers.rows == row
-            offset = int(real.int().argmax())
-            assert torch.equal(decision.numbers.positions[mine] - offset, alone.numbers.positions)
-            assert torch.equal(decision.numbers.features[mine], alone.numbers.features)
-
-    check()
+    batch = tokenizer(rows, return_tensors="pt", padding=True, padding_side=side)
+    mask = batch["attention_mask"]
+    together = full_forward(model, batch["input_ids"], mask, None)
+    assume_clear_gates(model)
+    decision = last_decision(model)
+    for row, text in enumerate(rows):
+        ids = encode(tokenizer, text)
+        real = mask[row].bool()
+        assert_close(together[row, real], logits_of(model, ids)[0])
+        alone = last_decision(model)
+        if decision is None or alone is None:
+            assert policy == "after" and alone is None  # the text's only number ends it
+            continue
+        mine = decision.numbers.rows == row
+        offset = int(real.int().argmax())
+        assert torch.equal(decision.numbers.positions[mine] - offset, alone.numbers.positions)
+        assert torch.equal(decision.numbers.features[mine], alone.numbers.features)
 
 
 # --- 5: save and load -------------------------------------------------------------------------------------------------
 
 
-@pairs(*FAMILIES, "smollm2")
+@pairs(*FAMILIES, *REAL)
 def test_save_and_load_change_no_bit(family: str, policy: str, tmp_path: Path) -> None:
     model, tokenizer = attached(family, policy=policy)
     ids = encode(tokenizer, PROMPTS[0])
@@ -624,7 +569,7 @@ def test_collator_forward_and_generate_agree(family: str, policy: str) -> None:
     locator = number_locator(model)
     collate = NumberCollator(tokenizer, locator)
 
-    @examples_of(family)
+    @examples(4)
     @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
     def check(pairs: list[tuple[str, str]]) -> None:
         tokenized = [
