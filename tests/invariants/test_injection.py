@@ -452,10 +452,9 @@ def test_manual_loop_over_chunks(family: str, policy: str, text: str, size: int)
 
 @pairs("qwen3", "llama", "mistral")  # a sliding cache can't be cropped
 @examples(4)
-@given(
-    text=texts, other=st.builds("{}{}".format, _digits, texts), data=st.data()
-)  # a number that is cut goes on otherwise
+@given(text=texts, other=st.builds("{}{}".format, _digits, texts), data=st.data())
 def test_crop(family: str, policy: str, text: str, other: str, data: st.DataObject) -> None:
+    """A number that is cut goes on otherwise."""
     model, tokenizer = model_of(family, policy)
     ids = encode(tokenizer, text)
     numbers = number_locator(model).scanner.scan(ids[0].tolist())

@@ -40,7 +40,7 @@ def with_template(
 ) -> TransformersEngine:
     model, tokenizer = pair
     model.config.max_position_embeddings = 4096  # rotary: nothing else knows the length
-    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer = copy.copy(tokenizer)
     tokenizer.chat_template = template
     return TransformersEngine(model, tokenizer, **settings)
 
