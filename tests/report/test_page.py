@@ -294,3 +294,13 @@ def test_published_values_stand_beside_the_measured(tmp_path: Path) -> None:
     assert [["published +1.3" in cell, "published -0.5" in cell] for cell in shown[0][1:]] == [[True, False]]
     write(tmp_path, "run.json", [{"published": {"base": {"gsm8k": 90}}}])
     assert "published" not in build(tmp_path).text
+
+
+def test_charts_with_a_bar_per_group_are_folded(tmp_path: Path) -> None:
+    everything(tmp_path)
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    folded = " ".join(re.findall("<details>.*?</details>", page, re.S))
+    shown = re.sub("<details>.*?</details>", "", page, flags=re.S)
+    title = "Chart: How often gates are open"
+    assert (page.count(title), folded.count(title)) == (2, 1)  # by source, and by group
+    assert "Chart: loss" in shown and "Chart: loss" not in folded
