@@ -1,4 +1,5 @@
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
@@ -211,6 +212,18 @@ def test_worked_problems_of_the_same_kind_precede_the_question() -> None:
         operation = next(name for name, symbol in SYMBOLS.items() if symbol == problem.operation)
         known = arithmetic_problems(2, digits=[problem.digits], operations=[operation], split="train")
         assert worked == [f"{each.left} {each.operation} {each.right} = {each.answer}" for each in known]
+
+
+def test_worked_problems_have_the_form_of_the_question() -> None:
+    prompts: list[str] = []
+    task = ArithmeticInChat.model_validate({"count": 2, "digits": [5], "forms": ["decimal"]})
+    model: Any = Scripted(qwen(), lambda prompt: prompts.append(prompt) or "12 and -0.5")
+    records = answers_of(task, TransformersEngine(model, model.tokenizer), task.questions(seed=0))
+    assert len(prompts) == 2 and {record.prediction for record in records} == {"-0.5"}
+    for prompt in prompts:
+        *worked, asked = re.findall(r"(\d+\.\d\d) \+ (\d+\.\d\d)(?: = (\d+(?:\.\d+)?))?", prompt)
+        assert len(worked) == 4 and asked[2] == ""  # question and answer of two
+        assert [Decimal(a) + Decimal(b) for a, b, _ in worked[1::2]] == [Decimal(c) for *_, c in worked[1::2]]
 
 
 @pytest.mark.parametrize(
