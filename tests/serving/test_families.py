@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
+from ani.models import auto_class
 from tests import tiny as tiny_models
 from tests.fixtures import need_libnuma
 from tests.properties import deep
@@ -45,7 +46,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "gpt_neox": {"num_key_value_heads": 2},
 }
-IN_TEST = "cohere", "gpt_oss"
+# Image-text models whose code in vLLM needs no torchvision; the second has none in vLLM. Text is their only input here.
+IMAGE_TEXT: dict[str, dict[str, Any]] = {
+    "smolvlm": {
+        "vision_config": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1},
+        "image_token_id": 5,
+    },
+    "emu3": {
+        "vq_config": {"base_channels": 32, "channel_multiplier": [1], "codebook_size": 8, "num_res_blocks": 1},
+        "vocabulary_map": {"<image>": 5},
+    },
+}
+IN_TEST = "cohere", "gpt_oss", "smolvlm"
 
 
 def merged(folder: Path, family: str, gate_layers: tuple[int, ...] = (), **own: Any) -> tuple[Path, Any, Any]:
@@ -69,18 +81,22 @@ def merged(folder: Path, family: str, gate_layers: tuple[int, ...] = (), **own: 
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings)).float().eval()
+        if family in IMAGE_TEXT:
+            settings = {"text_config": settings, "pad_token_id": tokenizer.pad_token_id, **IMAGE_TEXT[family]}
+        config = AutoConfig.for_model(family, **settings)
+        model = auto_class(config).from_config(config).float().eval()
     path, model = saved_and_merged(folder, model, tokenizer, layer=2, policy="after", gate_layers=gate_layers)
     return path, model, tokenizer
 
 
-@pytest.mark.parametrize("family", FAMILIES if deep() else IN_TEST)
+@pytest.mark.parametrize("family", [*FAMILIES, *IMAGE_TEXT] if deep() else IN_TEST)
 def test_tokens_and_log_probabilities_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     path, model, tokenizer = merged(tmp_path, family, gate_layers=(1,))
     rows = [tokenizer(text)["input_ids"] for text in prompts(12, 8)]
     expected, closed = greedy(model, rows), greedy(closed_gates(model), rows)
     assert sum(a != b for (a, _), (b, _) in zip(expected, closed, strict=True)) > 2  # it matters
-    llm = engine(path, True, rows, chunk=cut_in_a_number(tokenizer, rows[0]), num_gpu_blocks_override=64)
+    only: dict[str, Any] = {"language_model_only": True} if family in IMAGE_TEXT else {}
+    llm = engine(path, True, rows, chunk=cut_in_a_number(tokenizer, rows[0]), num_gpu_blocks_override=64, **only)
     try:
         assert_same(served(llm, rows)[0], expected)
         again, cached = served(llm, rows)

@@ -16,13 +16,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, PreTrainedModel, Qwen3Config
+from transformers import GPT2Config, LlamaConfig, MistralConfig, PreTrainedModel, Qwen3Config
 
 import ani
 from ani import AniConfig, NumberScanner
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, number_locator
+from ani.models import auto_class
 from ani.serving import plugin
 from ani.serving.engine_step import EngineStep, StepLocator
 from ani.serving.plugin import NUMBERS, SWITCH, gates_closed, why_not_vllm
@@ -36,6 +37,7 @@ vllm = pytest.importorskip("vllm")
 need_libnuma()
 
 from vllm.lora.request import LoRARequest  # noqa: E402  # vllm may be missing: see importorskip above
+from vllm.model_executor.models import registry  # noqa: E402
 
 from ani.serving import vllm as models  # noqa: E402  # it imports vLLM
 
@@ -71,7 +73,9 @@ def quiet_vllm() -> Iterator[None]:
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_NO_USAGE_STATS", "1")
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # starts sooner; test_serve.py has processes
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # starts sooner; test_server.py has processes
+        # vLLM inspects each new class in a process of its own, which imports everything again.
+        patch.setattr(registry, "_run_in_subprocess", lambda inspect: inspect())
         yield
 
 
@@ -83,7 +87,7 @@ def saved_and_merged(folder: Path, model: Any, tokenizer: Any, **config: Any) ->
     randomise(model, tokenizer)
     ani.save_adapter(model, folder / "adapter")
     ani.merge(folder / "adapter", folder / "merged", model=str(folder / "base"), dtype="float32")
-    return folder / "merged", AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32).eval()
+    return folder / "merged", auto_class(model.config).from_pretrained(folder / "merged", dtype=torch.float32).eval()
 
 
 def tiny_merged(folder: Path, family: str, **config: Any) -> tuple[Path, PreTrainedModel, Any]:
