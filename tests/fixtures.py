@@ -133,7 +133,7 @@ def save_tiny_llama(folder: Path, tokenizer: PreTrainedTokenizerBase, hidden_siz
     return folder
 
 
-LONGEST = ("cluster", "serve", "vllm", "noise", "distributed", "comparison", "wheel", "checkpoints", "attach")
+LONGEST = ("cluster", "server", "vllm", "distributed", "comparison", "wheel", "serving", "separation")
 """Files whose tests take long."""
 
 
