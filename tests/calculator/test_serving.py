@@ -45,7 +45,7 @@ def chats(count: int) -> list[str]:
 
 def calculated(folder: Path, family: str = "llama") -> tuple[Any, Any, Calculator]:
     """A tiny model, saved as `folder`/base, its tokenizer, and a random calculator, saved as `folder`/calculator."""
-    tokenizer = tiny_models.tokenizer_of(family)
+    tokenizer = tiny_models.tokenizer_of(family, 12_000)
     # vLLM's attention on a CPU has kernels for heads of 32 and more.
     model = tiny_models.tiny(family, tokenizer=tokenizer, head_dim=32, num_hidden_layers=3)
     for each in (model, tokenizer):
