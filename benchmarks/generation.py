@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import _paired
 import torch
@@ -13,14 +14,15 @@ from ani.injection.model_parts import ani_module
 from ani.models import load_model, load_tokenizer
 
 
-def attached(tokenizer: PreTrainedTokenizerBase, policy: str) -> PreTrainedModel:
-    """The embedded model with a module that changes every number a little."""
+def attached(tokenizer: PreTrainedTokenizerBase, **settings: Any) -> PreTrainedModel:
+    """The embedded model with a module that changes every number a little, every gate open."""
     model = load_model("smollm2")
-    ani.attach(model, tokenizer, ani.AniConfig(layer=10, policy=policy))
+    ani.attach(model, tokenizer, ani.AniConfig(**settings))
     module = ani_module(model)
     torch.manual_seed(0)
     torch.nn.init.normal_(module.projection.weight, std=0.01)
-    torch.nn.init.constant_(module.gate.outer.bias, 10.0)
+    if module.gate is not None:
+        torch.nn.init.constant_(module.gate.outer.bias, 10.0)
     return model
 
 
@@ -44,7 +46,7 @@ def main() -> None:
 
     rows = _paired.table(f"Generation, SmolLM2-135M, batch {arguments.batch_size}: throughput ANI / base")
     for policy in ("terminal", "after"):
-        model = attached(tokenizer, policy)
+        model = attached(tokenizer, layer=10, policy=policy)
         for what, problems, new in (("long prompts", 12, 4), ("long answers", 2, 48)):
             # The ratio of throughputs is the inverse ratio of times.
             pair = (generating(base, problems, new), generating(model, problems, new))

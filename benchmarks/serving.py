@@ -1,10 +1,12 @@
 """vLLM: tokens per second of a served ANI model and of the served calculator over the served base model, and the time
-that finding numbers takes per step of 256 requests of prose.
+that finding numbers takes per step of 256 requests of prose; with `--questions`, of `xval` over transformers'.
 
 Every gate of the ANI model is open. Both engines run in this process, in turns. Some ten minutes on two cores.
 """
 
 import argparse
+import functools
+import json
 import os
 import statistics
 import tempfile
@@ -22,8 +24,10 @@ from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.chat import rendered
 from ani.data.arithmetic import arithmetic_problems
 from ani.data.records import Message
-from ani.evaluation.engines import TransformersEngine
+from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine, VllmSettings
+from ani.evaluation.model_spec import adapted_model
 from ani.injection.locate import NumberLocator
+from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer, model_source
 from ani.serving.engine_step import EngineStep, StepLocator
 
@@ -127,14 +131,34 @@ def parity(tokenizer: Any, folder: Path, count: int) -> None:
         print(f"{name}: {sum(cached)} of {sum(len(row) for rows in prompts for row in rows)} prompt tokens were cached")
 
 
+def xval(tokenizer: Any, folder: Path, file: Path, count: int, new_tokens: int, repeats: int) -> None:
+    """Print how fast an untrained `xval` answers the first questions of a file: in transformers, in batches of 64 as a
+    comparison asks, and in vLLM."""
+    questions = [json.loads(line)["question"] for line in file.read_text(encoding="utf-8").splitlines()[:count]]
+    prompts = [[{"role": "user", "content": question}] for question in questions]
+    served = VllmEngine(
+        path := checkpoint("xval", tokenizer, folder), settings=VllmSettings(gpu_memory_utilization=0.4)
+    )
+    engines: list[Engine] = [TransformersEngine(*adapted_model(path, None), batch_size=64), served]
+    written = [engine.texts(prompts, new_tokens) for engine in engines]
+    tokens = [sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) for texts in written]
+    same = sum(map(str.__eq__, *written))
+    print(f"{same} of {count} answers are equal; {tokens[0]} and {tokens[1]} tokens")
+    rows = _paired.table(f"`xval`, SmolLM2-135M, {count} questions: throughput of vLLM / transformers")
+    calls = [functools.partial(engine.texts, prompts, new_tokens) for engine in engines]
+    _paired.add(rows, f"{new_tokens} tokens", _paired.ratios(*calls, repeats, warmup=0))
+    _paired.show(rows)
+
+
 def checkpoint(kind: str, tokenizer: Any, folder: Path) -> str:
-    """A served checkpoint: `calculator`, or a policy of an ANI module with open gates."""
+    """A served checkpoint: `calculator`, `xval`, or a policy of an ANI module with open gates."""
     if kind == "calculator":
         from ani.calculator.serving import merge
 
         merge("smollm2-calculator", folder / kind, model="smollm2")
     else:
-        ani.save_adapter(attached(tokenizer, kind), folder / "adapter")
+        settings = METHODS[kind].settings if kind in METHODS else {"layer": 10, "policy": kind}
+        ani.save_adapter(attached(tokenizer, **(settings or {})), folder / "adapter")
         ani.merge(folder / "adapter", folder / kind, model="smollm2")
     return str(folder / kind)
 
@@ -145,6 +169,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--only", nargs="+", choices=["running", "calculator"], default=["running", "calculator"])
+    parser.add_argument("--questions", type=Path, help="Only time `xval` on the questions of this JSONL file.")
+    parser.add_argument("--new-tokens", type=int, default=64, help="Of an answer to these questions.")
     parser.add_argument("--parity", type=int, default=0, help="Only compare so many chats with transformers.")
     arguments = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -155,6 +181,10 @@ def main() -> None:
     if arguments.parity:
         with tempfile.TemporaryDirectory() as folder:
             return parity(tokenizer, Path(folder), arguments.parity)
+    if arguments.questions:
+        asked = arguments.questions, arguments.requests, arguments.new_tokens, arguments.repeats
+        with tempfile.TemporaryDirectory() as folder:
+            return xval(tokenizer, Path(folder), *asked)
     rows = _paired.table(f"vLLM, SmolLM2-135M, {arguments.requests} requests: throughput ours / base")
     count = arguments.requests
     prefill, decode, chat = sums(tokenizer, count, 12), sums(tokenizer, count, 1), chats(tokenizer, count)

@@ -86,7 +86,7 @@ def test_vllm_writes_what_transformers_writes(tmp_path: Path, family: str) -> No
     expected, plain = greedy(model, rows, calculator), greedy(model, rows)
     written = sum(a != b for a, b in zip(expected, plain, strict=True))
     assert 3 < written < 19  # gates are open and closed
-    llm = engine(tmp_path / "out", True, rows, in_flight=8, chunk=23, num_gpu_blocks_override=64)
+    llm = engine(tmp_path / "out", rows, in_flight=8, chunk=23, num_gpu_blocks_override=64)
     try:
         answers, cached = served(llm, rows, NEW)
         assert [tokens for tokens, _ in answers] == expected and cached > 0

@@ -51,7 +51,9 @@ def whole(locator: NumberLocator, ids: Sequence[int]) -> dict[int, list[float]]:
     return dict(zip(numbers.positions.tolist(), numbers.features.tolist(), strict=True))
 
 
-def engine_step(parts: Sequence[Part], closed: Callable[[int], bool] = lambda i: False) -> EngineStep:
+def engine_step(
+    locator: NumberLocator, parts: Sequence[Part], closed: Callable[[int], bool] = lambda i: False
+) -> EngineStep:
     """A step whose table has a row for each request, in reverse order; tokens that are not known yet are -9."""
     token_ids = np.full((len(parts), 100), -9, dtype=np.int32)
     rows = np.arange(len(parts))[::-1]
@@ -60,12 +62,14 @@ def engine_step(parts: Sequence[Part], closed: Callable[[int], bool] = lambda i:
         token_ids[row, :known] = part.ids[:known]
     sizes = [part.stop - part.start for part in parts]
     columns = np.array([(part.prompt_length, part.start) for part in parts], dtype=int).reshape(-1, 2).T
-    return EngineStep([part.name for part in parts], token_ids, rows, *columns, np.cumsum([0, *sizes]), closed)
+    brought = [locator.prompt(part.ids[: part.prompt_length])[1] for part in parts]
+    offsets = np.cumsum([0, *sizes])
+    return EngineStep([part.name for part in parts], token_ids, rows, *columns, offsets, closed, lambda i: brought[i])
 
 
 def found(steps: StepLocator, parts: Sequence[Part]) -> list[dict[int, list[float]]]:
     """The features at each token of a step's requests."""
-    places, features = steps.find(engine_step(parts))
+    places, features = steps.find(engine_step(steps.locator, parts))
     assert len(places) == len({*places.tolist()}) == len(features)
     at, offset, per_request = dict(zip(places.tolist(), features.tolist(), strict=True)), 0, []
     for part in parts:
@@ -125,23 +129,14 @@ def test_closed_requests_get_nothing(policy: str) -> None:
     locator, tokenizer = locators(policy)
     ids = tokenizer("Room 505 holds 10 people", add_special_tokens=False)["input_ids"]
     parts = [Part(name, ids, len(ids), 0, len(ids)) for name in ("closed", "open")]
-    places, _ = StepLocator(locator).find(engine_step(parts, closed=lambda i: i == 0))
+    places, _ = StepLocator(locator).find(engine_step(locator, parts, closed=lambda i: i == 0))
     assert places.tolist() == [len(ids) + token for token in whole(locator, ids)]
-
-
-def test_another_request_under_the_same_id_has_its_own_numbers() -> None:
-    locator, tokenizer = locators("terminal")
-    steps = StepLocator(locator)
-    for text in ("Room 505 and 17 of it", "Bus 12 and 3 of it"):
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        (at,) = found(steps, [Part("the same", ids, len(ids), 0, 4)])  # and then it is aborted
-        assert at == {k: v for k, v in whole(locator, ids).items() if k < 4}
 
 
 def test_a_step_without_requests_has_no_numbers() -> None:
     for policy in POLICIES:
         with torch.device("meta"):  # vLLM makes models on their device
             steps = StepLocator(locators(policy)[0])
-        for step in (None, engine_step([])):
+        for step in (None, engine_step(steps.locator, [])):
             places, features = steps.find(step)
             assert len(places) == len(features) == 0 and places.dtype == np.int64 and features.dtype == np.float32

@@ -96,7 +96,7 @@ def test_tokens_and_log_probabilities_are_those_of_transformers(tmp_path: Path, 
     expected, closed = greedy(model, rows), greedy(closed_gates(model), rows)
     assert sum(a != b for (a, _), (b, _) in zip(expected, closed, strict=True)) > 2  # it matters
     only: dict[str, Any] = {"language_model_only": True} if family in IMAGE_TEXT else {}
-    llm = engine(path, True, rows, chunk=cut_in_a_number(tokenizer, rows[0]), num_gpu_blocks_override=64, **only)
+    llm = engine(path, rows, chunk=cut_in_a_number(tokenizer, rows[0]), num_gpu_blocks_override=64, **only)
     try:
         assert_same(served(llm, rows)[0], expected)
         again, cached = served(llm, rows)
@@ -112,7 +112,7 @@ def test_a_wrong_layer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     layers = models.decoder_layers
     monkeypatch.setattr(models, "decoder_layers", lambda *args: [*layers(*args)][::-1])
     with pytest.raises(ValueError, match="hidden states of layer 2"):
-        engine(path, True, [[0]], num_gpu_blocks_override=64)
+        engine(path, [[0]], num_gpu_blocks_override=64)
 
 
 def test_a_stale_residual_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,4 +120,4 @@ def test_a_stale_residual_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path, _, _ = merged(tmp_path, "cohere2", sliding_window=16, layer_types=["full_attention"] * 3)
     monkeypatch.setattr(models, "supports_eagle3", lambda model: True)
     with pytest.raises(ValueError, match="hidden states of layer 2"):
-        engine(path, True, [[0]], num_gpu_blocks_override=64)
+        engine(path, [[0]], num_gpu_blocks_override=64)

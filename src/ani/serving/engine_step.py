@@ -5,7 +5,6 @@ prefill, nothing of a cached prefix. The tokens before them come from the engine
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -37,7 +36,7 @@ class EngineStep(NamedTuple):
     closed: Callable[[int], bool] = lambda request: False
     """Returns True if a request, by its index, asks for closed gates."""
     numbers: Callable[[int], Sequence[tuple[int, str]]] = lambda request: ()
-    """Returns the numbers that a request, by its index, brings with its prompt (`NumberLocator.shortened`)."""
+    """Returns the numbers that a request, by its index, brings with its prompt (`NumberLocator.prompt`)."""
 
     @property
     def stops(self) -> Ids:
@@ -54,13 +53,11 @@ class EngineStep(NamedTuple):
 class StepLocator:
     """Finds the numbers of engine steps, as `NumberLocator` finds those of a batch of rows.
 
-    Under a policy that is not causal, a prompt is read once, however many steps it takes, and generated numbers get
-    nothing. Under `combine="substitute"` the prompt lacks tokens of its numbers, which the request brings instead.
+    Under a policy that is not causal, each request brings its prompt's numbers, and generated numbers get nothing.
     """
 
     def __init__(self, locator: NumberLocator) -> None:
         self.locator = locator
-        self._prompts: dict[str, NumberBatch] = {}
         self._nothing = np.zeros(0, dtype=np.int64), np.zeros((0, locator.encoder.width), dtype=np.float32)
         self.reads_answers = locator.causal
         """True if numbers are also found among generated tokens."""
@@ -95,23 +92,12 @@ class StepLocator:
         return may
 
     def _of_prompts(self, step: EngineStep, requests: list[int]) -> NumberBatch:
-        found, unfinished = [], {}
-        for row, i in enumerate(requests):
-            name, length, start, stop = step.names[i], step.prompt_lengths[i], step.starts[i], step.stops[i]
-            # A request that starts may be another one under the same id, or the same one after a preemption.
-            numbers = self._prompts.get(name) if start else None
-            if numbers is None:
-                whole = step.token_ids[step.rows[i], :length].tolist()
-                numbers = self._brought(step.numbers(i)) if self.locator.substitutes else self.locator.batch([whole])
-            if stop < length:
-                unfinished[name] = numbers
-            part = numbers.between(int(start), int(stop))
-            found.append(replace(part, rows=part.rows + row))
-        self._prompts = unfinished
-        return NumberBatch.concatenated(found)
-
-    def _brought(self, numbers: Sequence[tuple[int, str]]) -> NumberBatch:
-        positions = torch.tensor([token for token, _ in numbers], dtype=torch.long)
-        zeros = torch.zeros_like(positions)
-        features = self.locator.encoder.encode([text for _, text in numbers])
-        return NumberBatch(zeros, positions, features, torch.full_like(positions, Role.UNKNOWN), zeros)
+        found = [
+            (row, token - int(step.starts[i]), text)
+            for row, i in enumerate(requests)
+            for token, text in step.numbers(i)
+            if step.starts[i] <= token < step.stops[i]
+        ]
+        rows, positions = torch.tensor([each[:2] for each in found], dtype=torch.long).reshape(len(found), 2).T
+        features = self.locator.encoder.encode([text for *_, text in found])
+        return NumberBatch(rows, positions, features, torch.full_like(rows, Role.UNKNOWN), torch.zeros_like(rows))

@@ -1,5 +1,8 @@
-"""The vLLM plugin: registers the model classes, refuses settings and requests that would be served wrongly, and takes
-out of prompts what `combine="substitute"` hides.
+"""The vLLM plugin: registers the model classes, refuses settings and requests that would be served wrongly, and finds
+the numbers of prompts under policies that are not causal.
+
+Such numbers are found before a prompt is scheduled, because `combine="substitute"` takes tokens out of it, and because
+the prefix cache must know them: the same tokens have other states where a number goes on, or is an answer's.
 
 vLLM loads it by the entry point `vllm.general_plugins`. The classes are registered by name, so that vLLM does not
 import them for other models.
@@ -30,8 +33,8 @@ SWITCH = "ani_gates"
 """Key of a request's `SamplingParams.extra_args` (`vllm_xargs` over HTTP): "learned", the default, or "closed"."""
 
 NUMBERS = "ani_numbers"
-"""Key of a request's `extra_args` that the plugin itself sets under `combine="substitute"`: the prompt's numbers, which
-`NumberLocator.shortened` returns."""
+"""Key of a request's `extra_args` that the plugin itself sets under a policy that is not causal: the prompt's numbers,
+as `NumberLocator.prompt` returns them."""
 
 
 def why_not_vllm(
@@ -40,8 +43,7 @@ def why_not_vllm(
     """Return the reason why vLLM can't serve a model and how to change it, or None if vLLM can serve it.
 
     `model` is the config of a merged checkpoint, or of the base model into which a module with `settings` will be
-    merged; None: check only vLLM's version. `engine` is vLLM's own `VllmConfig`; None: its defaults, without prefix
-    caching.
+    merged; None: check only vLLM's version. `engine` is vLLM's own `VllmConfig`; None: its defaults.
     """
     found = vllm_package()
     if found is None or not found[1].startswith(f"{SUPPORTED}."):
@@ -51,7 +53,7 @@ def why_not_vllm(
         return None
     if settings.combine == "substitute" and (reason := _why_not_shortened(model, engine)):
         return reason
-    return engine and (why_not_every_token(engine, settings.causal) or _why_not_cached(settings, engine))
+    return engine and (why_not_every_token(engine, settings.causal) or _why_not_stored(settings, engine))
 
 
 def why_not_every_token(engine: Any, generated: bool = True) -> str | None:
@@ -97,19 +99,14 @@ def _repetition_penalty(model: PreTrainedConfig) -> float:
     return cast(float, found.repetition_penalty or 1.0)
 
 
-def _why_not_cached(settings: InjectionSettings, engine: Any) -> str | None:
-    if settings.causal:
-        return None
-    if engine.kv_transfer_config is not None or engine.cache_config.kv_offloading_size is not None:
-        change = "leave out --kv-transfer-config and --kv-offloading-size"
-    elif engine.cache_config.enable_prefix_caching:
-        change = "pass --no-enable-prefix-caching"
-    else:
+def _why_not_stored(settings: InjectionSettings, engine: Any) -> str | None:
+    stores = engine.kv_transfer_config is not None or engine.cache_config.kv_offloading_size is not None
+    if settings.causal or not stores:
         return None
     return (
         f"policy={settings.policy!r} injects a prompt's number only after its end is known, and no number of an "
-        f"answer, so the same tokens have other states in another prompt; {change} (or train with policy='running' or "
-        "'after')"
+        "answer, so the same tokens have other states in another prompt; leave out --kv-transfer-config and "
+        "--kv-offloading-size (or train with policy='running' or 'after')"
     )
 
 
@@ -129,6 +126,7 @@ def register() -> None:
         logging.getLogger("vllm.ani").warning("ANI checkpoints are not served: %s", reason)
         return
     from vllm.sampling_params import SamplingParams
+    from vllm.v1.core import kv_cache_utils
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.request import Request
@@ -137,12 +135,14 @@ def register() -> None:
         "Ani", "ani.serving.vllm", lambda engine: why_not_vllm(engine.model_config.hf_config, engine=engine)
     )
     # vLLM has no official place for these.
+    embeddings = kv_cache_utils._gen_prompt_embeds_extra_hash_keys
+    kv_cache_utils._gen_prompt_embeds_extra_hash_keys = lambda *block: [*embeddings(*block), *_numbers_of(*block)]
     SamplingParams._verify_args = before(SamplingParams._verify_args, gates_closed)
     InputProcessor.resolve_watermarking = before(InputProcessor.resolve_watermarking, _check_request)
     Request.from_engine_core_request = classmethod(before(Request.from_engine_core_request.__func__, _separate_cache))
     # The one part of vLLM between any front end and the scheduler, which counts tokens.
     add = EngineCore.preprocess_add_request
-    EngineCore.preprocess_add_request = lambda core, request: add(core, _substituted(core, request))
+    EngineCore.preprocess_add_request = lambda core, request: add(core, _read(core, request))
 
 
 def register_families(prefix: str, module: str, why_not: Callable[[Any], str | None]) -> None:
@@ -194,25 +194,26 @@ def _check_request(processor: Any, params: Any) -> None:
     from vllm.sampling_params import BeamSearchParams
 
     settings = merged_settings(processor.model_config.hf_config)
-    if settings is None:
-        return
     if isinstance(params, BeamSearchParams):
-        if settings.causal:
+        if settings is None or settings.causal:
             return
         raise ValueError(
             f"vLLM's beam search sends each step's text as a new prompt, whose numbers policy={settings.policy!r} "
             "injects; leave out beam search, or use transformers"
         )
-    if gates_closed(params) and processor.vllm_config.kv_transfer_config is not None:
+    _check_sampling(settings, params)
+    if settings is not None and gates_closed(params) and processor.vllm_config.kv_transfer_config is not None:
         raise ValueError(
             f'{SWITCH}="closed" can\'t be served with stored states, which are not kept apart; leave out '
             "--kv-transfer-config and --kv-offloading-size"
         )
-    if settings.combine == "substitute" and not gates_closed(params):
-        _check_shortened(params)
 
 
-def _check_shortened(params: Any) -> None:
+def _check_sampling(settings: InjectionSettings | None, params: Any) -> None:
+    if NUMBERS in (params.extra_args or {}):
+        raise ValueError(f"{NUMBERS} is for the plugin alone; leave it out")
+    if settings is None or settings.combine != "substitute" or gates_closed(params):
+        return
     asked = {
         "prompt_logprobs": params.prompt_logprobs is not None,
         "prompt_logprob_token_ids": params.prompt_logprob_token_ids is not None,
@@ -226,27 +227,35 @@ def _check_shortened(params: Any) -> None:
             )
 
 
-def _substituted(core: Any, request: Any) -> Any:
-    """Return a request without the tokens of its prompt that `combine="substitute"` hides, and with its numbers.
+def _read(core: Any, request: Any) -> Any:
+    """Return a request with the numbers of its prompt, which loses the tokens that `combine="substitute"` hides.
 
     The front end keeps the whole prompt, and so do the results.
     """
     config, params = core.vllm_config.model_config, request.sampling_params
     settings = merged_settings(config.hf_config)
-    if settings is None or settings.combine != "substitute" or gates_closed(params):
+    if params is not None:
+        _check_sampling(settings, params)  # again, because not every front end is Python's
+    if settings is None or settings.causal or gates_closed(params):
         return request
-    if params is None or request.mm_features or request.resumable:
-        raise ValueError("combine='substitute' reads one whole text; leave out images, pooling and streamed prompts")
-    _check_shortened(params)
+    if params is None or request.resumable:
+        raise ValueError(f"policy={settings.policy!r} reads one whole prompt; leave out pooling and streamed prompts")
+    if settings.combine == "substitute" and request.mm_features:
+        raise ValueError("combine='substitute' takes tokens out of the prompt, which moves images; leave them out")
     if not hasattr(core, "ani_locator"):
         core.ani_locator = NumberLocator(tokenizer_of(config), settings)
     whole = request.prompt_token_ids
     request, params = copy.copy(request), copy.copy(params)  # the caller's may be sent again
-    request.prompt_token_ids, numbers = core.ani_locator.shortened(whole)
+    request.prompt_token_ids, numbers = core.ani_locator.prompt(whole)
     params.extra_args = {**(params.extra_args or {}), NUMBERS: numbers}
     params.max_tokens = min(params.max_tokens, config.max_model_len - len(whole))  # as long as the whole may become
     request.sampling_params = params
     return request
+
+
+def _numbers_of(request: Any, start: int, end: int) -> list[tuple[str, Any]]:
+    """Return the numbers in a block of the prefix cache, of which its states depend as they do on its tokens."""
+    return [(NUMBERS, (token, text)) for token, text in prompt_numbers(request.sampling_params) if start <= token < end]
 
 
 def _separate_cache(_: Any, request: Any, *rest: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ani.errors import InputError
 from ani.models import check_weights, load_config
-from ani.serving.checkpoint import merged_method, merged_settings
+from ani.serving.checkpoint import merged_method
 from ani.serving.plugin import vllm_package, why_not_vllm
 
 
@@ -13,9 +13,8 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
     """Return program and arguments of vLLM's server for a merged checkpoint, a directory or a name on the hub, with
     vLLM's own `options`.
 
-    Three of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, reads no pickled
-    weights, and prefix caching is off if the policy does not allow it. Raises InputError if there is no such
-    checkpoint, or vLLM can't serve it.
+    Two of vLLM's defaults are changed unless `options` name them: it listens on 127.0.0.1 only, and reads no pickled
+    weights. Raises InputError if there is no such checkpoint, or vLLM can't serve it.
     """
     try:
         config = load_config(checkpoint)
@@ -23,7 +22,7 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
         raise InputError(f"{error} (to serve an adapter, merge it first: ani merge ADAPTER {checkpoint})") from error
     if reason := why_not_vllm(config):
         raise InputError(f"{checkpoint}: {reason}")
-    method, settings = merged_method(config), merged_settings(config)
+    method = merged_method(config)
     if method is not None and method.read is not str:
         raise InputError(
             f"{checkpoint} was trained with a method that rewrites the numbers of prompts and answers, which vLLM's "
@@ -39,7 +38,4 @@ def serve_command(checkpoint: str, options: Sequence[str] = ()) -> list[str]:
         defaults += ["--host", "127.0.0.1"]
     if "--load-format" not in given:
         defaults += ["--load-format", "safetensors"]
-    caching = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
-    if settings is not None and not settings.causal and not given & caching:
-        defaults.append("--no-enable-prefix-caching")
     return [sys.executable, "-m", f"vllm.entrypoints.{server[0]}", *server[1:], *defaults, *options]
