@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
 
 
-EXPECTED_SKIPS = ("needs Chromium", "needs libnuma", "needs /proc")
+EXPECTED_SKIPS = ("needs Chromium", "needs libnuma", "needs /proc", "needs DeepSpeed")
 """Beginnings of the reasons for which a test may be skipped. Any other skip is a failure."""
 
 
