@@ -315,7 +315,7 @@ def test_other_data_makes_another_run(compare: Compare, tmp_path: Path) -> None:
 
 def test_another_budget_is_noted(compare: Compare, tmp_path: Path) -> None:
     printed = StringIO()
-    other_rate = ["method=sft", "training.module_learning_rate=0.5"]
+    other_rate = ["method=sft", "training.module_learning_rate=0.5", "training.loss_on=all"]
     variants = {"sft": other_rate, "short": ["method=sft", "training.steps=2"]}
     compare(seeds=[0], variants=variants, console=Console(file=printed, width=200))
     note = "short has other training than the recipe"

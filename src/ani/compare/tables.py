@@ -15,8 +15,8 @@ from ani.results.tables import Table, markdown
 
 def notes_of(plan: Plan) -> list[str]:
     """A note on the precision of the answers, and one on each variant whose data or training differs from the recipe's,
-    so that its row has another budget than the others. The module's learning rate does not count: it costs nothing, and
-    most methods have no module."""
+    so that its row has another budget than the others. The module's learning rate and start and the tokens that are
+    learnt do not count: they cost nothing, and most methods have no module."""
     computed = plan.machine.dtype if plan.base.dtype == "auto" else plan.base.dtype
     weights = "" if plan.base.quantization == "none" else f" on weights in {plan.base.quantization}"
     notes = [f"All rows are computed by transformers in {computed}{weights}."]
@@ -28,8 +28,8 @@ def notes_of(plan: Plan) -> list[str]:
         notes.append(f"{' and '.join(once)}: one seed, so intervals don't cover training.")
     for name, recipe in plan.variants.items():
         budget = ("data", "training", "lora", "quantization", "dtype")
-        training = recipe.training.model_copy(update={"module_learning_rate": plan.base.training.module_learning_rate})
-        alike = recipe.model_copy(update={"training": training})
+        free = {key: getattr(plan.base.training, key) for key in ("module_learning_rate", "random_start", "loss_on")}
+        alike = recipe.model_copy(update={"training": recipe.training.model_copy(update=free)})
         changed = [key for key in budget if getattr(alike, key) != getattr(plan.base, key)]
         if changed:
             notes.append(f"{name} has other {' and '.join(changed)} than the recipe: its budget differs.")
