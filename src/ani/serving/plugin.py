@@ -254,7 +254,7 @@ def _read(core: Any, request: Any) -> Any:
 
 
 def _numbers_of(request: Any, start: int, end: int) -> list[tuple[str, Any]]:
-    """Return the numbers in a block of the prefix cache, of which its states depend as they do on its tokens."""
+    """Return the numbers in a block of the prefix cache: its states depend on them as on its tokens."""
     return [(NUMBERS, (token, text)) for token, text in prompt_numbers(request.sampling_params) if start <= token < end]
 
 
