@@ -154,7 +154,7 @@ for extra, environment in environments.items():
 
 @pytest.fixture(scope="module")
 def missing(installed: Path, made_once: MadeOnce) -> dict[str, dict[str, str]]:
-    """By extra: what can't be imported, with the package that it needs."""
+    """Return, for each extra, the modules that can't be imported with it, each with the package that it needs."""
 
     def make(folder: Path) -> None:
         folder.mkdir()

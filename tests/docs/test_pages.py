@@ -188,7 +188,7 @@ def test_install_lines_are_those_of_our_messages(page: Path) -> None:
 
 
 def smaller(code: str, **changes: str) -> str:
-    """Code with each text replaced by another: it must be there."""
+    """Return code in which each text of `changes` is replaced; each must occur in the code."""
     for shown, small in changes.items():
         assert shown in code, shown
         code = code.replace(shown, small)
@@ -198,7 +198,8 @@ def smaller(code: str, **changes: str) -> str:
 def test_the_readme_is_short_and_its_python_runs(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tiny model is trained, in two steps; the calculator's answers are the embedded model's."""
+    """README has 100 lines at most, and its Python runs: it trains a tiny model for two steps, and the calculator
+    answers with the embedded model."""
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"
     assert len(readme.read_text().splitlines()) <= 100

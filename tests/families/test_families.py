@@ -24,12 +24,13 @@ def test_no_family_is_worse(family: str, policy: Policy) -> None:
 
 
 def test_every_family_is_on_the_page() -> None:
-    if f"transformers {transformers.__version__}:" in PAGE.read_text():
-        assert list(published()) == list(all_families())
+    if f"transformers {transformers.__version__}:" not in PAGE.read_text():
+        pytest.skip("the page is of another version of transformers")
+    assert list(published()) == list(all_families())
 
 
 def test_the_page_is_of_the_version_that_is_pinned() -> None:
-    """An upgrade needs `python stress/families.py`, which fails if a family gets worse."""
+    """An upgrade of transformers fails until `python stress/families.py` has written a new page."""
     pinned = re.search(r"^transformers==(.+)$", (PAGE.parents[1] / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
     assert f"transformers {pinned[1]}:" in PAGE.read_text()

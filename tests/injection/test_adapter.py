@@ -300,7 +300,7 @@ def test_detach_takes_off_the_lora_of_load_adapter(name: str, request: pytest.Fi
 
 
 def test_only_the_first_of_several_processes_writes(tmp_path: Path) -> None:
-    """They would write into one folder at once."""
+    """Rank 1 of two processes writes no adapter, rank 0 does."""
     for rank in (1, 0):
         distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
         try:

@@ -454,7 +454,7 @@ def test_manual_loop_over_chunks(family: str, policy: str, text: str, size: int)
 @examples(4)
 @given(text=texts, other=st.builds("{}{}".format, _digits, texts), data=st.data())
 def test_crop(family: str, policy: str, text: str, other: str, data: st.DataObject) -> None:
-    """A number that is cut goes on otherwise."""
+    """After a cache is cropped, even inside a number, other text goes on with the logits of a pass without a cache."""
     model, tokenizer = model_of(family, policy)
     ids = encode(tokenizer, text)
     numbers = number_locator(model).scanner.scan(ids[0].tolist())

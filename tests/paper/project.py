@@ -146,10 +146,6 @@ def mmlu_subjects() -> list[str]:
     return [subject for subjects in MMLU_GROUPS.values() for subject in subjects.split()]
 
 
-def mmlu_rows(data: Path) -> Any:
-    return Mmlu.read(str(data), 0)["test"]
-
-
 def finer_labels(data: Path) -> list[list[str | None]]:
     """The role of every number of FiNER's sentences in a file; None: unknown."""
     texts = read_texts(f"finer={data}", [], None, None, 0)

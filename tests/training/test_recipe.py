@@ -53,7 +53,8 @@ ABLATIONS = variant_recipes(SMALL / "ablations.yaml")
 
 @cache
 def trained_facts(name: str) -> dict[str, Any]:
-    """What a row of the ablations trains, from the attached module, its loss and a collated example."""
+    """Return what training by a row of `ablations.yaml` really uses: read from the attached module, its loss and a
+    collated example, not from the recipe."""
     recipe = ABLATIONS[name]
     torch.manual_seed(0)
     model, tokenizer = tiny("llama", num_hidden_layers=30), tokenizer_of("llama")

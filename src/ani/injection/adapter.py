@@ -232,7 +232,7 @@ def save_adapter(model: nn.Module, path: str | Path, *, method: MethodName = "an
 
 
 def _base_name(model: PreTrainedModel) -> str | None:
-    """`lasting_name` of a loaded model, with the commit of one from the hub."""
+    """Return a loaded model's `lasting_name`; for a model from the hub with its commit."""
     return at_commit(lasting_name(model.name_or_path), getattr(model.config, "_commit_hash", None))
 
 

@@ -57,6 +57,6 @@ def _sampled(states: torch.Tensor) -> torch.Tensor:
 
 
 def _difference(states: torch.Tensor, others: torch.Tensor) -> float:
-    """Median distance over the others' median size: a few elements of a hidden state may be a thousand times larger
-    than the rest, which would decide a mean."""
+    """Return the median distance of the elements, divided by the median size of `others`. A mean would not do: a few
+    elements of a hidden state may be a thousand times larger than the rest."""
     return float((states - others).abs().median() / others.abs().median())

@@ -62,7 +62,7 @@ class TrainingSettings(Section):
     """Learning rate of the ANI module, which starts at zero; the paper: 5e-5."""
     random_start: bool = False
     """True: W_P starts at random, with e as large as the layer's hidden states; false: at zero, so that an untrained
-    module changes nothing. What replaces a state always starts at random."""
+    module changes nothing. Methods that replace a state (`static`, `xval`, `fone`) always start at random."""
     loss_on: Literal["answer", "all"] = "answer"
     """Tokens that are learnt: those of the answer, or all of the example."""
     batch_size: int = Field(default=1, ge=1)

@@ -60,7 +60,7 @@ def test_a_raw_prompt_asks(prompt: str) -> None:
 
 
 def test_a_chat_without_special_tokens_asks() -> None:
-    """In the form of `ani.chat.rendered` without a chat template."""
+    """A chat of a model without a chat template (`ani.chat.rendered`) asks for its calculation."""
     pieces = ["User:\nMultiply 12 by 3.", "\n\nAssistant:\n"]
     assert list(map(value, PendingReader(["\n\nAssistant:"]).feed(pieces))) == [None, "36"]
 

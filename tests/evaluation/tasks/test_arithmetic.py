@@ -134,7 +134,7 @@ FORMS = ["plain", "negative", "decimal", "separators", "scientific"]
 @examples(20)
 @given(data=st.data(), form=st.sampled_from(FORMS), digits=st.integers(4, 12), operation=st.sampled_from(list(SYMBOLS)))
 def test_an_answer_is_judged_by_its_value(data, form, digits, operation) -> None:
-    """In whichever way it is written; the smallest step beside it is wrong."""
+    """An answer with the right value is right however it is written; the next value beside it is wrong."""
     (problem,) = arithmetic_problems(1, digits=[digits], operations=[operation], split="test")
     problem = problem.in_form(form)
     _, left, symbol, right, _ = problem.prompt.replace(",", "").split(" ")
