@@ -15,9 +15,9 @@ from ani.errors import InputError, one_line
 from ani.evaluation.task import Task
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticInChat
 from ani.evaluation.tasks.gates import Gates
-from ani.evaluation.tasks.gsm8k import Gsm8k
+from ani.evaluation.tasks.gsm8k import Gsm8k, Gsm8kChat
 from ani.evaluation.tasks.language import Language
-from ani.evaluation.tasks.math import Math
+from ani.evaluation.tasks.math import Math, MathChat
 from ani.evaluation.tasks.mmlu import Mmlu
 from ani.evaluation.tasks.reading import Reading
 from ani.evaluation.tasks.routing import Routing
@@ -38,7 +38,9 @@ OWN_TASKS: list[type[Task]] = [
     ArithmeticInChat,
     Reading,
     Gsm8k,
+    Gsm8kChat,
     Math,
+    MathChat,
     Mmlu,
     Gates,
     Routing,

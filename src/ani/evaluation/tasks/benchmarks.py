@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
-BenchmarkName = Literal["gsm8k", "math", "mmlu"]
+BenchmarkName = Literal["gsm8k", "gsm8k-chat", "math", "math-chat", "mmlu"]
 Row = dict[str, Any]
 """A question of a data set, in the form that the YAML files read."""
 LONGEST_ANSWER = 500
@@ -85,7 +85,7 @@ class BenchmarkAnswer(Answer):
     @property
     def part(self) -> str | None:
         """Part that the paper reports by itself: MATH's easy or hard levels, MMLU's groups."""
-        if self.task == "math" and self.level is not None:
+        if self.level is not None:
             return "levels 1–3" if self.level <= 3 else "levels 4–5"
         return self.group
 
@@ -113,8 +113,8 @@ class Benchmark(Scored):
     what, heading, kinds = "Right answers", "Benchmark", (lambda answer: answer.task.upper(),)
     parts, chart = "level or group", "bars"
     note = (
-        "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought; MMLU: 5-shot, by the log-probabilities of A to "
-        "D. Intervals are for other questions, not for other training seeds."
+        "GSM8K: 8-shot, MATH: 4-shot, both with chains of thought (CHAT: no examples); MMLU: 5-shot, by the "
+        "log-probabilities of A to D. Intervals are for other questions, not for other training seeds."
     )
     unit = "questions"
     record = BenchmarkAnswer

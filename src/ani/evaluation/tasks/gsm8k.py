@@ -1,4 +1,5 @@
-"""Task `gsm8k`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template")."""
+"""Tasks `gsm8k` and `gsm8k-chat`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template"), and
+in a plain chat."""
 
 import re
 from typing import Any
@@ -37,6 +38,12 @@ class Gsm8k(Benchmark):
         prediction, marker = marked_answer(output) or (None, None)
         correct = prediction is not None and equivalent(answer, prediction)
         return {"prediction": prediction, "marker": marker, "correct": correct}
+
+
+class Gsm8kChat(Gsm8k):
+    """The same problems in a plain chat, without examples."""
+
+    name = "gsm8k-chat"
 
 
 def marked_answer(text: str) -> tuple[str, str] | None:

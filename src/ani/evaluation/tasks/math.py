@@ -1,4 +1,5 @@
-"""Task `math`: competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template")."""
+"""Tasks `math` and `math-chat`: competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template"),
+and in a plain chat."""
 
 import re
 from collections.abc import Sequence
@@ -63,6 +64,12 @@ class Math(Benchmark):
         """Return `prediction` (None without a box) and `correct`."""
         prediction = boxed_answer(output)
         return {"prediction": prediction, "correct": prediction is not None and equivalent(answer, prediction)}
+
+
+class MathChat(Math):
+    """The same problems in a plain chat, without examples."""
+
+    name = "math-chat"
 
 
 def boxed_answer(text: str) -> str | None:

@@ -1,0 +1,30 @@
+"""Tasks `gsm8k-chat` and `math-chat`: the question alone, judged as in `gsm8k` and `math`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ani.evaluation.tasks import TASKS
+from tests.json_lines import write_lines
+
+GSM8K = {"question": "How many are 2 and 3?", "answer": "2 + 3 = 5.\n#### 5"}
+MATH = {"problem": "How many are 2 and 3?", "solution": r"\boxed{5}.", "type": "Algebra", "level": "Level 1"}
+
+
+@pytest.mark.parametrize(
+    ("task", "record", "right"),
+    [("gsm8k", GSM8K, "They are 5. The answer is 5."), ("math", MATH, r"They are \boxed{5}.")],
+)
+def test_a_plain_chat_contains_the_question_and_how_to_mark_the_answer(
+    task: str, record: dict[str, Any], right: str, tmp_path: Path
+) -> None:
+    file = str(write_lines(tmp_path / "test.jsonl", record))
+    chat: Any = TASKS[f"{task}-chat"](data=file)
+    ((question,), (shots,)) = (each.questions(0) for each in (chat, TASKS[task](data=file)))
+    (message,) = question.messages
+    assert message["role"] == "user" and message["content"].startswith("How many are 2 and 3?\n\n")
+    assert "Olivia" not in message["content"] and "Olivia" in shots.messages[-1]["content"]
+    assert question.generation == shots.generation and question.doc == shots.doc
+    assert chat.judge(question.doc["answer"], right)["correct"]
+    assert not chat.judge(question.doc["answer"], "They are 5.")["correct"]
