@@ -331,12 +331,19 @@ class TransformersEngine(Engine):
 class VllmEngine(Engine):
     """A checkpoint in vLLM: a directory, a hub name, or `smollm2`; a merged one for a model with an adapter.
 
-    Its results are those of transformers as far as possible: the same dtype, `longest_text` tokens, logits in float32,
-    and the generation config's end tokens and repetition penalty (the rest of it is for sampling). Raises InputError if
-    vLLM isn't installed, or can't serve this model with these settings on this machine.
+    Its results are those of transformers as far as possible: the same dtype, `longest_text` tokens, and the generation
+    config's end tokens and repetition penalty (the rest of it is for sampling). `score`: logits in float32, for tasks
+    that call `score`; vLLM then casts the head's weights at each step, which takes longer than the model does if that
+    is small. Raises InputError if vLLM isn't installed, or can't serve this model with these settings on this machine.
     """
 
-    def __init__(self, name: str, method: Method = METHODS["ani"], settings: VllmSettings | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        method: Method = METHODS["ani"],
+        settings: VllmSettings | None = None,
+        score: bool = False,
+    ) -> None:
         from ani.devices import default_dtype
         from ani.models import check_weights, load_config, load_tokenizer, model_source
         from ani.revisions import hub_name
@@ -365,7 +372,7 @@ class VllmEngine(Engine):
                 tokenizer_mode="hf",
                 trust_remote_code=False,
                 # In bfloat16 logits have three digits: letters would tie.
-                hf_overrides={"head_dtype": "float32"},
+                hf_overrides={"head_dtype": "float32"} if score else {},
                 use_tqdm_on_load=False,
                 **given,
             )

@@ -118,7 +118,7 @@ class ModelSpec(NamedTuple):
         loaded, or lacks a gate that a task needs."""
         method = self._method() or METHODS["ani"]
         if self.backend == "vllm":
-            return VllmEngine(self.served(out), method, self.vllm)
+            return VllmEngine(self.served(out), method, self.vllm, any(task.needs_score for task in tasks))
         model, tokenizer = adapted_model(self.model, self.adapter, self.dtype, self.quantization)
         if (gated := _gated(tasks)) and not has_gate(model):
             raise InputError(f"{gated} needs an adapter with a gate, but {self.adapter or self.model} has none")

@@ -47,6 +47,8 @@ class Task(Section, ABC):
     """Class of a line of the task's file."""
     needs_gate: ClassVar[bool] = False
     """True if only models with a gate are asked."""
+    needs_score: ClassVar[bool] = False
+    """True if it compares the log-probabilities of tokens (`Engine.score`)."""
     together: ClassVar[int] = 50
     """Number of questions in a call of `answer`."""
 

@@ -35,6 +35,7 @@ class Mmlu(Benchmark):
     """Multiple choice, 5-shot, by the log-probabilities of the letters."""
 
     name, hub = "mmlu", MMLU
+    needs_score = True
 
     @staticmethod
     def row(record: Any, where: str) -> Row:
