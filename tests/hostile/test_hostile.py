@@ -18,8 +18,8 @@ from ani.data.collator import tokenize
 from ani.data.labelled_sentences import read_labelled
 from ani.data.records import Example, read_examples
 from ani.evaluation.model_spec import ModelSpec
+from ani.evaluation.tasks.benchmarks import boxed_answer
 from ani.evaluation.tasks.gates import Gates, GateText
-from ani.evaluation.tasks.math import boxed_answer
 from ani.injection.adapter_files import PEFT_CONFIG_FILE
 from ani.models import check_weights, load_config, load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers

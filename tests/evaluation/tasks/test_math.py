@@ -5,7 +5,8 @@ import pytest
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
 from ani.evaluation.engines import TransformersEngine
-from ani.evaluation.tasks.math import Math, boxed_answer
+from ani.evaluation.tasks.benchmarks import boxed_answer
+from ani.evaluation.tasks.math import Math
 from ani.injection.methods import METHODS
 from ani.text_files import json_lines
 from tests.answers import answers_of

@@ -27,4 +27,11 @@ def test_a_plain_chat_contains_the_question_and_how_to_mark_the_answer(
     assert "Olivia" not in message["content"] and "Olivia" in shots.messages[-1]["content"]
     assert question.generation == shots.generation and question.doc == shots.doc
     assert chat.judge(question.doc["answer"], right)["correct"]
-    assert not chat.judge(question.doc["answer"], "They are 5.")["correct"]
+
+
+def test_without_a_marker_the_last_box_or_number_of_a_plain_chat_counts() -> None:
+    judge: Any = TASKS["gsm8k-chat"]
+    for text in (r"2 + 3 = \boxed{5} of 7", "2 + 3 = 5", "The answer is 5, not 6.", "#### 5\n6"):
+        assert judge.judge("5", text)["correct"], text
+        assert not judge.judge("4", text)["correct"], text
+    assert judge.judge("5", "Five.")["prediction"] is None

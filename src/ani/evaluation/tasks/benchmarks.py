@@ -46,6 +46,8 @@ Row = dict[str, Any]
 LONGEST_ANSWER = 500
 """Characters; longer answers are compared as texts only, because parsing may take forever."""
 
+_BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"(?<!\\)[{}]")
 _BASE = re.compile(r"\d\s*_\s*\{?(\d+)\}?$")
 _NOT_SEEN = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|[$\s]")
 _WORDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf)\{([^{}]*)\}")
@@ -329,6 +331,20 @@ def field_of(record: Any, key: str, where: str, fits: Callable[[Any], bool]) -> 
     if not fits(record[key]):
         raise InputError(f"{where}: {key!r} has a value of the wrong kind, {record[key]!r:.80}")
     return record[key]
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""Return the content of the last complete `\boxed{…}`; None if there is none."""
+    boxes = {box.end() - 1 for box in _BOX.finditer(text)}
+    opened: list[int] = []
+    last: tuple[int, int] | None = None  # the braces around the box that begins last
+    for brace in _BRACE.finditer(text):
+        place = brace.start()
+        if brace[0] == "{":
+            opened.append(place)
+        elif opened and (start := opened.pop()) in boxes and (last is None or start > last[0]):
+            last = (start, place)
+    return None if last is None else text[last[0] + 1 : last[1]].strip()
 
 
 def equivalent(gold: str, answer: str) -> bool:

@@ -1,11 +1,10 @@
-"""Tasks `gsm8k` and `gsm8k-chat`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template"), and
-in a plain chat."""
+"""Tasks `gsm8k`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template"), `gsm8k-chat`."""
 
 import re
 from typing import Any
 
 from ani.errors import InputError
-from ani.evaluation.tasks.benchmarks import Benchmark, Row, equivalent, text_of
+from ani.evaluation.tasks.benchmarks import Benchmark, Row, boxed_answer, equivalent, text_of
 from ani.numbers import find_numbers
 
 GSM8K = [("openai/gsm8k", "main")]
@@ -41,9 +40,18 @@ class Gsm8k(Benchmark):
 
 
 class Gsm8kChat(Gsm8k):
-    """The same problems in a plain chat, without examples."""
+    """The same problems in a plain chat, without examples. Without a marker the last box counts, else the last number:
+    small models often forget the marker."""
 
     name = "gsm8k-chat"
+
+    @staticmethod
+    def judge(answer: str, output: str) -> dict[str, Any]:
+        found = Gsm8k.judge(answer, output)
+        if found["marker"] is None and (numbers := find_numbers(boxed_answer(output) or output)):
+            prediction = f"{numbers[-1].value:f}"
+            found |= {"prediction": prediction, "correct": equivalent(answer, prediction)}
+        return found
 
 
 def marked_answer(text: str) -> tuple[str, str] | None:

@@ -1,7 +1,6 @@
-"""Tasks `math` and `math-chat`: competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template"),
-and in a plain chat."""
+"""Tasks `math`, competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template"), and
+`math-chat`."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -16,13 +15,11 @@ from ani.evaluation.tasks.benchmarks import (
     BenchmarkAnswer,
     BenchmarkQuestion,
     Row,
+    boxed_answer,
     equivalent,
     same_text,
     text_of,
 )
-
-_BOX = re.compile(r"\\boxed\s*\{")
-_BRACE = re.compile(r"(?<!\\)[{}]")
 
 
 class Math(Benchmark):
@@ -70,20 +67,6 @@ class MathChat(Math):
     """The same problems in a plain chat, without examples."""
 
     name = "math-chat"
-
-
-def boxed_answer(text: str) -> str | None:
-    r"""Return the content of the last complete `\boxed{…}`; None if there is none."""
-    boxes = {box.end() - 1 for box in _BOX.finditer(text)}
-    opened: list[int] = []
-    last: tuple[int, int] | None = None  # the braces around the box that begins last
-    for brace in _BRACE.finditer(text):
-        place = brace.start()
-        if brace[0] == "{":
-            opened.append(place)
-        elif opened and (start := opened.pop()) in boxes and (last is None or start > last[0]):
-            last = (start, place)
-    return None if last is None else text[last[0] + 1 : last[1]].strip()
 
 
 read, results = Math.read, Math.results  # named by math.yaml
