@@ -1,5 +1,6 @@
 """Times two ways of doing the same in turns, and shows ratios beside their aims."""
 
+import argparse
 import json
 import operator
 import os
@@ -8,13 +9,26 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
+import torch
 from rich.console import Console
 from rich.table import Table
+
+from ani.models import DTypeName
 
 ROWS = "ANI_BENCHMARK_ROWS"
 """Environment variable: a file to which `add` also appends each row, as JSON, for the table of `all.py`."""
 _COMPARE = {"≤": operator.le, "≥": operator.ge, "<": operator.lt, ">": operator.gt}
+
+
+def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
+    """Options for the model, its dtype, and the number of pairs."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--model", default="smollm2", help="directory, or name on the hub")
+    made.add_argument("--dtype", choices=get_args(DTypeName), default="auto", help="dtype of the weights")
+    made.add_argument("--repeats", type=int, default=repeats, help="pairs of runs")
+    return made
 
 
 def ratios(
@@ -33,6 +47,8 @@ def ratios(
         for function in pair:
             start = clock()
             function()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             times[function] = clock() - start
         if repeat >= warmup:
             found.append(times[ours] / times[theirs])

@@ -81,18 +81,15 @@ def records(run: str, texts: Sequence[GateText], quantities: dict[tuple[str, int
     """The decisions of a rule, as the task `gates` records them; a text with a number without one is left out."""
     made = []
     for text in texts:
-        numbers = find_numbers(text.text)
-        if all((text.text, index) in quantities for index in range(len(numbers))):
+        numbers = list(enumerate(zip(find_numbers(text.text), text.labels or (), strict=True)))
+        if all((text.text, index) in quantities for index, _ in numbers):
             decided = tuple(
                 NumberDecision(
-                    text=number.text,
-                    value=number.value,
-                    start=number.start,
-                    end=number.end,
+                    **{"text": number.text, "value": number.value, "start": number.start, "end": number.end},
                     role=label.role if label else None,
                     injected=bool(quantities[text.text, index]),
                 )
-                for index, (number, label) in enumerate(zip(numbers, text.labels or (), strict=True))
+                for index, (number, label) in numbers
             )
             made.append(DecidedText(run=run, source=text.source, text=text.text, numbers=decided))
     return made
@@ -100,16 +97,12 @@ def records(run: str, texts: Sequence[GateText], quantities: dict[tuple[str, int
 
 def training_texts(count: int) -> list[GateText]:
     """Training sentences of our templates, and our labelled sentences."""
-    made = [
-        GateText(each.text, "training", None, tuple(map(Label, each.roles)))
-        for each in diagnostic_sentences(count, split="train")
+    labelled = LabelledSource(kind="labelled", natural=False, limit=count).examples(0)
+    made = [(each.text, each.roles) for each in diagnostic_sentences(count, split="train")]
+    made += [(str(example.prompt), example.roles or ()) for example in labelled]
+    return [
+        GateText(text, "training", None, tuple(Label(role) if role else None for role in roles)) for text, roles in made
     ]
-    for example in LabelledSource(kind="labelled", natural=False, limit=count).examples(0):
-        assert isinstance(example.prompt, str)
-        made.append(
-            GateText(example.prompt, "training", None, tuple(Label(r) if r else None for r in example.roles or ()))
-        )
-    return made
 
 
 def main() -> None:
@@ -122,35 +115,27 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=400, help="texts per source")
     parser.add_argument("--sentences", type=int, default=1700, help="training sentences of each kind")
     given = parser.parse_args()
-    tested = [
-        text
-        for entry in ("diagnostic", "natural", *given.texts)
-        for text in read_texts(entry, ["text"], None, given.limit, 0)
-    ]
+    sources = ("diagnostic", "natural", *given.texts)
+    tested = [text for source in sources for text in read_texts(source, ["text"], None, given.limit, 0)]
     tested += [GateText(q.text, "routing", None, tuple(Label(n.role) for n in q.numbers)) for q in routing_queries()]
     learnt = training_texts(given.sentences)
     roles = [label.role == "quantitative" for *_, label in known(learnt)]
     every = [(text, number, index) for text in tested for index, number in enumerate(find_numbers(text.text))]
 
     made = records("digits", tested, {(t.text, i): quantity_by_digits(n.text) for t, n, i in every})
+    balanced: dict[str, Any] = {"max_iter": 2000, "class_weight": "balanced"}
     for name, after in (("words before", False), ("words on both sides", True)):
-        bag = make_pipeline(
-            CountVectorizer(token_pattern=r"\S+"), LogisticRegression(max_iter=2000, class_weight="balanced")
-        )
+        bag = make_pipeline(CountVectorizer(token_pattern=r"\S+"), LogisticRegression(**balanced))
         bag.fit([neighbours(text.text, number, after) for text, number, *_ in known(learnt)], roles)
         answers = bag.predict([neighbours(t.text, n, after) for t, n, _ in every])
         made += records(name, tested, {(t.text, i): answer for (t, _, i), answer in zip(every, answers, strict=True)})
 
     model, tokenizer = load_model(given.model), load_tokenizer(given.model)
     states = states_of(model, tokenizer, [*learnt, *tested], given.layer)
-    rows = [
-        (states[t.text, i], label.role == "quantitative") for t, _, i, label in known(learnt) if (t.text, i) in states
-    ]
+    fitted = [(states[t.text, i], label.role) for t, _, i, label in known(learnt) if (t.text, i) in states]
     # Of the strength that probes choose: a wide state needs a strong penalty.
-    probe = make_pipeline(
-        StandardScaler(), LogisticRegression(C=1 / len(rows[0][0]), max_iter=2000, class_weight="balanced")
-    )
-    probe.fit(np.stack([state for state, _ in rows]), [role for _, role in rows])
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=1 / len(fitted[0][0]), **balanced))
+    probe.fit(np.stack([state for state, _ in fitted]), [role == "quantitative" for _, role in fitted])
     found = {(t.text, i): probe.predict(states[t.text, i][None])[0] for t, _, i in every if (t.text, i) in states}
     made += records(f"layer {given.layer}", tested, found)
 

@@ -12,6 +12,7 @@ import argparse
 import gc
 import os
 import statistics
+import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.append(str(Path(__file__).parents[1] / "stress" / "rehearsal"))
 
 import _paired
 import torch
+from paper_models import PUBLISHED, full_row
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -31,24 +34,19 @@ from transformers import (
     PreTrainedTokenizerBase,
     TrainerCallback,
 )
+from transformers.integrations.bitsandbytes import replace_with_bnb_linear
+from transformers.quantizers.base import get_keys_to_not_convert
 
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.collator import NumberCollator, TokenizedExample
-from ani.devices import default_dtype
+from ani.data.collator import NumberCollator
+from ani.devices import default_device, default_dtype
 from ani.injection.model_parts import number_locator
-from ani.models import load_tokenizer
-from ani.roles import Role
+from ani.models import load_tokenizer, nf4
 from ani.training.examples import Examples
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import paper_layer, training_arguments, with_adapter
 from ani.training.trainer import AniTrainer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "paper" / "train.yaml"
-QWEN3_8B = {
-    **{"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "vocab_size": 151_936},
-    **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12_288},
-    "tie_word_embeddings": False,
-}
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 TINY |= {"num_key_value_heads": 2, "head_dim": 16}
 WARMUP = 3
@@ -76,7 +74,7 @@ def main() -> None:
     if not cuda and not arguments.tiny:
         raise SystemExit("benchmarks/gpu.py needs a CUDA card; --tiny tries its code with a tiny model on the CPU")
     tokenizer = load_tokenizer("smollm2")
-    config = AutoConfig.for_model(**QWEN3_8B | (TINY if arguments.tiny else {}))
+    config = AutoConfig.for_model(**PUBLISHED["Qwen/Qwen3-8B"] | (TINY if arguments.tiny else {}))
     with tempfile.TemporaryDirectory() as folder:
         for part in (config, tokenizer):
             part.save_pretrained(folder)
@@ -94,13 +92,6 @@ def main() -> None:
     sft, with_ani = (statistics.median(found[method][0]) for method in ("sft", "ani"))
     _paired.add(rows, "step time ANI / SFT, one after the other", [with_ani / sft], "" if arguments.tiny else "≤ 1.02")
     _paired.show(rows)
-
-
-def full_row(tokenizer: PreTrainedTokenizerBase, length: int, seed: int) -> TokenizedExample:
-    """Sums that fill `length` tokens; the first eighth is the prompt."""
-    problems = arithmetic_problems(length // 4 + 1, digits=(3, 6), split="train", seed=seed)
-    ids = tokenizer(" ".join(f"{problem.prompt} {problem.answer}." for problem in problems))["input_ids"][:length]
-    return TokenizedExample(ids, length // 8, [Role.UNKNOWN] * length)
 
 
 def measured(
@@ -137,8 +128,7 @@ def measured(
 def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
     """The model that `ani.training.run.prepare` makes, but with random weights."""
     torch.manual_seed(recipe.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base = random_nf4(config, device, default_dtype(device.type))
+    base = random_nf4(config, torch.device(default_device()), default_dtype())
     if recipe.ani is not None and isinstance(recipe.ani.layer, str):
         layer = paper_layer(recipe.model, config)
         recipe = recipe.model_copy(update={"ani": recipe.ani.model_copy(update={"layer": layer})})
@@ -147,26 +137,19 @@ def prepared(recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedToke
 
 def random_nf4(config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """A model with random weights, its linear layers but the head in NF4 as `ani.models.load_model` has them."""
-    import bitsandbytes as bnb
-
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    head = model.get_output_embeddings()
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and child is not head:
-                width, height = child.in_features, child.out_features
-                packed = bnb.nn.Linear4bit(width, height, bias=False, compute_dtype=dtype, device="meta")
-                weight = torch.randn(child.weight.shape, dtype=dtype, device=device) * config.initializer_range
-                packed.weight = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=packed)
-                setattr(parent, name, packed.to(device))  # which quantizes
-    for module in model.modules():
+        replace_with_bnb_linear(model, get_keys_to_not_convert(model), nf4(dtype))
+    for module in list(model.modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if parameter.is_meta:
-                value = torch.ones(parameter.shape, dtype=dtype, device=device)  # of the norms
-                if parameter.ndim > 1:
-                    value.normal_(std=config.initializer_range)
-                setattr(module, name, nn.Parameter(value, requires_grad=False))
+            value = torch.ones(parameter.shape, dtype=dtype, device=device)  # of the norms
+            if parameter.ndim > 1:
+                value.normal_(std=config.initializer_range)
+            made: Any = nn.Parameter(value, requires_grad=False)
+            if hasattr(parameter, "quant_type"):
+                made = type(parameter)(value, requires_grad=False, quant_type="nf4", module=module)
+                made = made.to(device)  # which quantizes
+            setattr(module, name, made)
     rotary = model.get_decoder().rotary_emb
     model.get_decoder().rotary_emb = type(rotary)(config=config).to(device)
     model.is_loaded_in_4bit = True  # PEFT asks

@@ -38,9 +38,7 @@ def main() -> None:
         fits.append((time.perf_counter() - start) / len(states.layers))
 
     found = _paired.ratios(probed, plain, 3, warmup=0)
-    rows = _paired.table(
-        f"Probing SmolLM2-135M ({model.dtype}), {len(sentences)} sentences, {sum(map(len, ids))} tokens"
-    )
+    rows = _paired.table(f"Probing SmolLM2-135M ({model.dtype}), {len(sentences)} sentences")
     _paired.add(rows, "states and probes / plain passes", found, "≤ 1.5")
     _paired.add(rows, "seconds per layer, probes alone", fits)
     _paired.show(rows)

@@ -4,25 +4,24 @@ that finding numbers takes per step of 256 requests of prose; with `--questions`
 Every gate of the ANI model is open. Both engines run in this process, in turns. Some ten minutes on two cores.
 """
 
-import argparse
 import functools
 import json
 import os
 import statistics
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import _paired
 import numpy as np
-from generation import attached
+from generation import attached, sums
 
 import ani
 from ani.calculator.data.chats import asked_chats, unasked_chats
 from ani.chat import rendered
-from ani.data.arithmetic import arithmetic_problems
 from ani.data.records import Message
 from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine, VllmSettings
 from ani.evaluation.model_spec import adapted_model
@@ -31,11 +30,7 @@ from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer, model_source
 from ani.serving.engine_step import EngineStep, StepLocator
 
-PROSE = (
-    "The committee met on a rainy morning and talked at length about the harbour, its old walls, and the people who "
-    "had lived there for generations; nobody could say what should be done, but all agreed that something had to "
-    "change before the winter came. "
-)
+PROSE = "The committee met on a rainy morning and talked at length about the harbour, its old walls and its people. "
 Rows = list[list[int]]
 
 
@@ -58,19 +53,13 @@ def scans(tokenizer: Any) -> dict[str, float]:
     from ani.calculator.rows import RowReader
     from ani.calculator.vllm import StepReader
 
-    prose = tokenizer(PROSE * 12)["input_ids"]
+    prose = tokenizer(PROSE * 30)["input_ids"]
     finds: dict[str, Callable[[EngineStep], object]] = {
         policy: StepLocator(NumberLocator(tokenizer, ani.AniConfig(layer=10, hidden_size=576, policy=policy))).find
         for policy in ("after", "running")
     }
     finds["calculator"] = StepReader(RowReader(tokenizer)).read
     return {name: scan(find, prose) for name, find in finds.items()}
-
-
-def sums(tokenizer: Any, count: int, problems: int) -> Rows:
-    """Prompts of sums with their results."""
-    drawn = [arithmetic_problems(problems, digits=(3, 6), split="test", seed=row) for row in range(count)]
-    return [tokenizer(" ".join(f"{each.prompt} {each.answer}." for each in row))["input_ids"] for row in drawn]
 
 
 def chats(tokenizer: Any, count: int) -> Rows:
@@ -91,7 +80,7 @@ def engine(path: str, **settings: Any) -> Any:
         max_num_seqs=32,
         max_num_batched_tokens=2048,
         gpu_memory_utilization=0.4,  # two engines on one card
-        **{"dtype": "bfloat16", "enable_prefix_caching": False, **settings},
+        **{"enable_prefix_caching": False, **settings},
     )
 
 
@@ -103,13 +92,13 @@ def generating(llm: Any, rows: Rows, new_tokens: int, past_end: bool = True) -> 
     return lambda: llm.generate([{"prompt_token_ids": row} for row in rows], settings, use_tqdm=False)
 
 
-def parity(tokenizer: Any, folder: Path, count: int) -> None:
+def parity(given: Namespace, tokenizer: Any, folder: Path) -> None:
     """Print in how many chats of three turns vLLM with the calculator answers as transformers does, in float32, and how
     many prompt tokens it takes from its prefix cache, and the base model from its own."""
-    model = load_model("smollm2", dtype="float32")
-    calculator = ani.Calculator.load("smollm2-calculator", model, tokenizer)
+    model, count = load_model(given.model, dtype="float32"), given.parity
+    calculator = ani.Calculator.load(given.calculator, model, tokenizer)
     reference = TransformersEngine(model, tokenizer, batch_size=32, processors=[calculator])
-    paths = checkpoint("calculator", tokenizer, folder), model_source("smollm2")
+    paths = checkpoint("calculator", given, tokenizer, folder), model_source(given.model)
     llms = [engine(path, enforce_eager=True, dtype="float32", enable_prefix_caching=True) for path in paths]
     asked = [each.prompt for each in asked_chats(4 * count, split="test", seed=0) if not each.raw]
     turns = asked[:count], [each.prompt for each in unasked_chats(count, split="test", seed=0)], asked[count:]
@@ -131,73 +120,71 @@ def parity(tokenizer: Any, folder: Path, count: int) -> None:
         print(f"{name}: {sum(cached)} of {sum(len(row) for rows in prompts for row in rows)} prompt tokens were cached")
 
 
-def xval(tokenizer: Any, folder: Path, file: Path, count: int, new_tokens: int, repeats: int) -> None:
+def xval(given: Namespace, tokenizer: Any, folder: Path) -> None:
     """Print how fast an untrained `xval` answers the first questions of a file: in transformers, in batches of 64 as a
     comparison asks, and in vLLM."""
-    questions = [json.loads(line)["question"] for line in file.read_text(encoding="utf-8").splitlines()[:count]]
-    prompts = [[{"role": "user", "content": question}] for question in questions]
-    served = VllmEngine(
-        path := checkpoint("xval", tokenizer, folder), settings=VllmSettings(gpu_memory_utilization=0.4)
-    )
+    records = given.questions.read_text(encoding="utf-8").splitlines()[: given.requests]
+    prompts = [[{"role": "user", "content": json.loads(record)["question"]}] for record in records]
+    path = checkpoint("xval", given, tokenizer, folder)
+    served = VllmEngine(path, settings=VllmSettings(gpu_memory_utilization=0.4))
     engines: list[Engine] = [TransformersEngine(*adapted_model(path, None), batch_size=64), served]
-    written = [engine.texts(prompts, new_tokens) for engine in engines]
+    written = [engine.texts(prompts, given.new_tokens) for engine in engines]
     tokens = [sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) for texts in written]
     same = sum(map(str.__eq__, *written))
-    print(f"{same} of {count} answers are equal; {tokens[0]} and {tokens[1]} tokens")
-    rows = _paired.table(f"`xval`, SmolLM2-135M, {count} questions: throughput of vLLM / transformers")
-    calls = [functools.partial(engine.texts, prompts, new_tokens) for engine in engines]
-    _paired.add(rows, f"{new_tokens} tokens", _paired.ratios(*calls, repeats, warmup=0))
+    print(f"{same} of {len(prompts)} answers are equal; {tokens[0]} and {tokens[1]} tokens")
+    rows = _paired.table(f"`xval`, {given.model}, {len(prompts)} questions: throughput of vLLM / transformers")
+    calls = [functools.partial(engine.texts, prompts, given.new_tokens) for engine in engines]
+    _paired.add(rows, f"{given.new_tokens} tokens", _paired.ratios(*calls, given.repeats, warmup=0))
     _paired.show(rows)
 
 
-def checkpoint(kind: str, tokenizer: Any, folder: Path) -> str:
+def checkpoint(kind: str, given: Namespace, tokenizer: Any, folder: Path) -> str:
     """A served checkpoint: `calculator`, `xval`, or a policy of an ANI module with open gates."""
     if kind == "calculator":
         from ani.calculator.serving import merge
 
-        merge("smollm2-calculator", folder / kind, model="smollm2")
+        merge(given.calculator, folder / kind, model=given.model)
     else:
         settings = METHODS[kind].settings if kind in METHODS else {"layer": 10, "policy": kind}
-        ani.save_adapter(attached(tokenizer, **(settings or {})), folder / "adapter")
-        ani.merge(folder / "adapter", folder / kind, model="smollm2")
+        ani.save_adapter(attached(given.model, "auto", tokenizer, **(settings or {})), folder / "adapter")
+        ani.merge(folder / "adapter", folder / kind, model=given.model)
     return str(folder / kind)
 
 
 def main() -> None:
     """Print the ratios of throughputs, and the time per step."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = _paired.parser(__doc__, repeats=7)
+    parser.set_defaults(dtype="bfloat16")
+    parser.add_argument("--calculator", default="smollm2-calculator", help="one that was fitted for the model")
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--only", nargs="+", choices=["running", "calculator"], default=["running", "calculator"])
     parser.add_argument("--questions", type=Path, help="Only time `xval` on the questions of this JSONL file.")
     parser.add_argument("--new-tokens", type=int, default=64, help="Of an answer to these questions.")
     parser.add_argument("--parity", type=int, default=0, help="Only compare so many chats with transformers.")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     # Engines in processes of their own wait busily, and would slow each other down on the same cores.
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    tokenizer = load_tokenizer("smollm2")
-    if arguments.parity:
-        with tempfile.TemporaryDirectory() as folder:
-            return parity(tokenizer, Path(folder), arguments.parity)
-    if arguments.questions:
-        asked = arguments.questions, arguments.requests, arguments.new_tokens, arguments.repeats
-        with tempfile.TemporaryDirectory() as folder:
-            return xval(tokenizer, Path(folder), *asked)
-    rows = _paired.table(f"vLLM, SmolLM2-135M, {arguments.requests} requests: throughput ours / base")
-    count = arguments.requests
-    prefill, decode, chat = sums(tokenizer, count, 12), sums(tokenizer, count, 1), chats(tokenizer, count)
     with tempfile.TemporaryDirectory() as folder:
-        base = engine(model_source("smollm2"))
-        for kind in arguments.only:
-            served = engine(checkpoint(kind, tokenizer, Path(folder)))
-            for name, texts, new in (("prefill", prefill, 1), ("decode", decode, 32), ("chats", chat, 32)):
-                # Throughput is the inverse of time.
-                ours, theirs = generating(served, texts, new), generating(base, texts, new)
-                _paired.add(rows, f"{kind}, {name}", _paired.ratios(theirs, ours, arguments.repeats), "≥ 0.98")
-            served.llm_engine.engine_core.shutdown()
-        base.llm_engine.engine_core.shutdown()
+        measure = parity if given.parity else xval if given.questions else throughput
+        measure(given, load_tokenizer(given.model), Path(folder))
+
+
+def throughput(given: Namespace, tokenizer: Any, folder: Path) -> None:
+    """Print the ratios of served models, then the time that finding numbers takes."""
+    rows = _paired.table(f"vLLM, {given.model}, {given.dtype}, {given.requests} requests: throughput ours / base")
+    prefill, decode = (tokenizer(sums(given.requests, problems))["input_ids"] for problems in (12, 1))
+    texts = (("prefill", prefill, 1), ("decode", decode, 32), ("chats", chats(tokenizer, given.requests), 32))
+    base = engine(model_source(given.model), dtype=given.dtype)
+    for kind in given.only:
+        served = engine(checkpoint(kind, given, tokenizer, folder), dtype=given.dtype)
+        for name, prompts, new in texts:
+            # Throughput is the inverse of time.
+            ours, theirs = generating(served, prompts, new), generating(base, prompts, new)
+            _paired.add(rows, f"{kind}, {name}", _paired.ratios(theirs, ours, given.repeats), "≥ 0.98")
+        served.llm_engine.engine_core.shutdown()
+    base.llm_engine.engine_core.shutdown()
     _paired.show(rows)
     found = _paired.table("vLLM, 256 requests of prose: milliseconds per step to find numbers")
     for name, milliseconds in scans(tokenizer).items():

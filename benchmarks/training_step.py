@@ -1,10 +1,9 @@
-"""Training step on the embedded model: LoRA with ANI over the same step without it; with --texts packed rows over a row
+"""Training step of a model: LoRA with ANI over the same step without it; with --texts packed rows over a row
 per example.
 
 Collating the batch is part of the step, because ANI finds and encodes the numbers there.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import _paired
 import torch
+from accelerate.utils import send_to_device
 from peft import LoraConfig, get_peft_model
 
 import ani
@@ -29,23 +29,20 @@ LORA: dict[str, Any] = {"r": 16, "target_modules": "all-linear", "task_type": "C
 
 def main() -> None:
     """Print the ratio of step times."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser = _paired.parser(__doc__, repeats=15)
     parser.add_argument("--batch-size", type=int, default=16, help="half of it additions, half sentences")
-    parser.add_argument(
-        "--texts", type=int, help="examples of a step, 400 tokens long on average, a pass each or packed"
-    )
+    parser.add_argument("--texts", type=int, help="examples of a step, some 400 tokens long, a pass each or packed")
     parser.add_argument("--max-length", type=int, default=2048, help="tokens of a packed row")
     arguments = parser.parse_args()
     if arguments.texts:
-        packed(arguments.texts, arguments.max_length, arguments.repeats)
-        return
-    tokenizer, half = load_tokenizer("smollm2"), arguments.batch_size // 2
+        return packed(arguments)
+    name, half = arguments.model, arguments.batch_size // 2
+    tokenizer = load_tokenizer(name)
     examples = ArithmeticSource(kind="arithmetic", count=half, digits=[4, 8, 12]).examples(0)
     examples += DiagnosticSource(kind="diagnostic", count=half).examples(0)
 
     def stepper(with_ani: bool) -> Callable[[], object]:
-        base, locator = load_model("smollm2").requires_grad_(False), None
+        base, locator = load_model(name, dtype=arguments.dtype).requires_grad_(False), None
         torch.manual_seed(0)
         model = get_peft_model(base, LoraConfig(**LORA))
         if with_ani:
@@ -56,21 +53,22 @@ def main() -> None:
         optimizer = torch.optim.AdamW([p for p in model.train().parameters() if p.requires_grad], lr=1e-5)
 
         def step() -> None:
-            model(**collate(batch)).loss.backward()
+            model(**send_to_device(collate(batch), base.device)).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
         return step
 
-    rows = _paired.table(f"Training step, SmolLM2-135M, LoRA r 16, batch {arguments.batch_size}")
+    rows = _paired.table(f"Training step, {name}, {arguments.dtype}, LoRA r 16, batch {arguments.batch_size}")
     _paired.add(rows, "step time ANI / SFT", _paired.ratios(stepper(True), stepper(False), arguments.repeats), "≤ 1.02")
     _paired.show(rows)
 
 
-def packed(count: int, max_length: int, repeats: int) -> None:
-    """Print the tokens per second of a step of `count` texts, and the ratio of step times, packed / a row per text."""
-    tokenizer, random = load_tokenizer("smollm2"), Random(0)
-    model = get_peft_model(load_model("smollm2", attention="auto").requires_grad_(False), LoraConfig(**LORA))
+def packed(arguments: Any) -> None:
+    """Print the tokens per second of a step of long texts, and the ratio of step times, packed / a row per text."""
+    tokenizer, random, count = load_tokenizer(arguments.model), Random(0), arguments.texts
+    base = load_model(arguments.model, dtype=arguments.dtype, attention="auto").requires_grad_(False)
+    model = get_peft_model(base, LoraConfig(**LORA))
     ani.attach(model, tokenizer, ani.AniConfig(layer=10))
     model.train().gradient_checkpointing_enable()
     model.config.use_cache = False
@@ -84,7 +82,7 @@ def packed(count: int, max_length: int, repeats: int) -> None:
 
         def step() -> None:
             began = time.perf_counter()
-            for batch in collate(texts)[PASSES]:
+            for batch in send_to_device(collate(texts)[PASSES], base.device):
                 learnt = learnt_logits(base_model(model), batch["labels"], batch.pop(COLUMNS))
                 del batch[TOKENS]
                 with training_autocast(base_model(model)):
@@ -95,11 +93,12 @@ def packed(count: int, max_length: int, repeats: int) -> None:
 
         return step
 
-    steps = stepper("packed", Packing(max_length, 1)), stepper("a row per text", None)
-    rows = _paired.table(f"Training step, SmolLM2-135M, {count} texts of {sum(lengths) / count:.0f} tokens")
-    _paired.add(rows, f"step time packed (rows of {max_length:,}) / a row per text", _paired.ratios(*steps, repeats, 1))
-    for name, found in speeds.items():
-        _paired.add(rows, f"tokens per second, {name}", found[1:])
+    steps = stepper("packed", Packing(arguments.max_length, 1)), stepper("a row per text", None)
+    rows = _paired.table(f"Training step, {arguments.model}, {count} texts of {sum(lengths) / count:.0f} tokens")
+    found = _paired.ratios(*steps, arguments.repeats, warmup=1)
+    _paired.add(rows, f"step time packed (rows of {arguments.max_length:,}) / a row per text", found)
+    for name, speed in speeds.items():
+        _paired.add(rows, f"tokens per second, {name}", speed[1:])
     _paired.show(rows)
 
 

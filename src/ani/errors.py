@@ -45,4 +45,7 @@ def first_problem(error: "ValidationError", key: str = "") -> str:
     if first["type"] == "missing":
         return f"key {where!r} is missing"
     message = one_line(first["msg"].removeprefix("Value error, "))
-    return f"{where}: {message} (got {one_line(repr(first['input']), 100)})" if where else message
+    try:
+        return f"{where}: {message} (got {one_line(repr(first['input']), 100)})" if where else message
+    except ValueError:  # Python writes no integer of thousands of digits
+        return f"{where}: {message}"

@@ -105,7 +105,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """The value of a YAML text; raises InputError, which names the text `where`, if it is not valid."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or integer
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:  # an impossible date, integer or bool
         raise InputError(f"{where} is not valid YAML: {one_line(error)}") from error
 
 

@@ -12,56 +12,40 @@ from typing import Any, cast
 import fake_device
 import torch
 from fake_device import Fault, Watch, fake
+from paper_models import PUBLISHED, full_row
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.integrations.bitsandbytes import replace_with_bnb_linear
 from transformers.quantizers.base import get_keys_to_not_convert
 
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.collator import IGNORED, NumberCollator, TokenizedExample
+from ani.data.collator import IGNORED, NumberCollator
 from ani.injection.model_parts import ani_module, base_model, is_attached, number_locator
 from ani.injection.number_batch import NumberBatch
 from ani.models import EMBEDDED, load_tokenizer, nf4
-from ani.roles import Role
 from ani.training.packing import learnt_columns
 from ani.training.recipe import Recipe
 from ani.training.run import check, paper_layer, with_adapter
 from ani.training.trainer import adamw, learnt_logits, training_autocast
 
-_KEYS = (
-    *("model_type", "hidden_size", "num_hidden_layers", "vocab_size"),
-    *("num_attention_heads", "intermediate_size", "tie_word_embeddings"),
-)
-PUBLISHED: dict[str, dict[str, Any]] = {
-    name: {**dict(zip(_KEYS, shape, strict=True)), "num_key_value_heads": 8, "head_dim": 128}
-    for name, shape in {
-        "Qwen/Qwen3-1.7B": ("qwen3", 2048, 28, 151_936, 16, 6144, True),
-        "Qwen/Qwen3-4B": ("qwen3", 2560, 36, 151_936, 32, 9728, True),
-        "Qwen/Qwen3-8B": ("qwen3", 4096, 36, 151_936, 32, 12_288, False),
-        "Qwen/Qwen3-32B": ("qwen3", 5120, 64, 151_936, 64, 25_600, False),
-        "meta-llama/Llama-3.1-8B": ("llama", 4096, 32, 128_256, 32, 14_336, False),
-        "mistralai/Mistral-7B-v0.3": ("mistral", 4096, 32, 32_768, 32, 14_336, False),
-    }.items()
-}
-"""The shapes of the paper's models, and of one more. Their -Base and -Instruct variants have the same."""
-PUBLISHED["mistralai/Mistral-7B-v0.3"]["sliding_window"] = None  # transformers' default is that of v0.1
-
 
 @dataclass
 class Rehearsal:
-    """Result of a rehearsal."""
+    """Result of a rehearsal.
+
+    Attributes:
+        parameters: Number of parameters: `base`, `lora` and `module`.
+        seconds: Time that the fake tensors took.
+        peak: Largest number of bytes on the device.
+        flops: Floating-point operations of one forward and backward pass.
+        fault: The first error that a card would raise, with its place.
+    """
 
     parameters: dict[str, int] = field(default_factory=dict)
-    """Number of parameters: `base`, `lora` and `module`."""
     seconds: float = 0.0
-    """Time that the fake tensors took."""
     peak: int = 0
-    """Largest number of bytes on the device."""
     flops: int = 0
-    """Floating-point operations of one forward and backward pass."""
     fault: str | None = None
-    """The first error that a card would raise, with its place."""
 
 
 def rehearse(
@@ -99,7 +83,7 @@ def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None, texts: 
         found.parameters[part] = found.parameters.get(part, 0) + parameter.numel()
     collate = NumberCollator(tokenizer, number_locator(model) if ours else None)
     lengths = texts or [recipe.training.max_length] * recipe.training.batch_size
-    batch = collate([_full_row(tokenizer, length) for length in lengths], texts and [[*range(len(texts))]])
+    batch = collate([full_row(tokenizer, length) for length in lengths], texts and [[*range(len(texts))]])
     # transformers finds that full rows need no mask only by reading it
     batch = {name: value for name, value in batch.items() if name not in ("attention_mask", "use_cache")}
     watch.causal = len(texts or ()) < 2
@@ -120,13 +104,6 @@ def _rehearse(recipe: Recipe, plant: Callable[[nn.Module], None] | None, texts: 
         found.fault = str(fault)
     found.seconds, found.peak = time.monotonic() - began, watch.peak
     return found
-
-
-def _full_row(tokenizer: Any, length: int) -> TokenizedExample:
-    """Sums that fill `length` tokens."""
-    problems = arithmetic_problems(length // 4 + 1, digits=(3, 6), split="train", seed=0)
-    ids = tokenizer(" ".join(f"{problem.prompt} {problem.answer}." for problem in problems))["input_ids"][:length]
-    return TokenizedExample(ids, length // 8, [Role.UNKNOWN] * length)
 
 
 def _on_meta(recipe: Recipe, tokenizer: Any) -> nn.Module:

@@ -22,7 +22,7 @@ from typing import Any, cast
 import datasets
 import yaml
 from datasets import ClassLabel, Dataset
-from full_size import PUBLISHED
+from paper_models import PUBLISHED
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase
 
@@ -50,42 +50,32 @@ OF_8B = ["ablation", "layer-sensitivity", "main-results"]
 COMMIT = "0" * 40
 FEW = 40
 """Rows of a data set."""
-SMALLER = {
-    "arithmetic": {"count": 1},
-    "arithmetic-chat": {"count": 1},
-    "gates": {"limit": 4},
-    "gsm8k": {"limit": 2, "max_new_tokens": 2},
-    "language": {"count": 4},
-    "math": {"limit": 2, "max_new_tokens": 2},
-    "mmlu": {"limit": 3},
-}
+SMALLER = {"gates": {"limit": 4}, "language": {"count": 4}, "mmlu": {"limit": 3}}
+SMALLER |= {task: {"count": 1} for task in ("arithmetic", "arithmetic-chat")}
+SMALLER |= {task: {"limit": 2, "max_new_tokens": 2} for task in ("gsm8k", "math")}
 """Settings of each task."""
 TRAINING = ["training.steps=2", "training.log_every=1", "data.0.limit=2"]
 TRAIN = "recipes/paper/train.yaml"
 SHOWN = os.dup(1)
 """Standard output, for progress; the commands' own output goes to a file."""
-BASES = ("Qwen/Qwen3-8B-Base",)
 LAYERS_OF_8B = 32
 """Layers of the small Qwen3-8B; layer-sensitivity.yaml goes up to 30."""
-
-
-# --- the hub in small -------------------------------------------------------------------------------------------------
 
 
 def make_models() -> None:
     """Write every model of the paper to the hub's cache, with as many layers as its recipes need."""
     tokenizers = {"qwen3": of_hub(qwen(), QWEN3), "llama": of_hub(llama3()), "mistral": of_hub(mistral())}
-    of_paper = {name: shape for name, shape in PUBLISHED.items() if name.split("/")[1] in PAPER_LAYERS}
-    for name, shape in of_paper.items():
-        family, tokenizer = shape["model_type"], tokenizers[shape["model_type"]]
-        layers = LAYERS_OF_8B if name == "Qwen/Qwen3-8B" else PAPER_LAYERS[name.split("/")[1]] + 2
+    for name, shape in PUBLISHED.items():
+        short, family = name.split("/")[1], shape.pop("model_type")
+        if short not in PAPER_LAYERS:
+            continue
+        tokenizer, layers = tokenizers[family], LAYERS_OF_8B if short == "Qwen3-8B" else PAPER_LAYERS[short] + 2
         shape |= {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
         shape |= {"vocab_size": len(tokenizer), "num_attention_heads": 2, "num_key_value_heads": 1}
-        PAPER_SHAPES[family, 64, layers, len(tokenizer)] = name.split("/")[1]  # for `layer: paper`
-        sizes = {key: value for key, value in shape.items() if key != "model_type"}
-        for named in (name, *(BASES if name == "Qwen/Qwen3-8B" else ())):
+        PAPER_SHAPES[family, 64, layers, len(tokenizer)] = short  # for `layer: paper`
+        for named in [name, "Qwen/Qwen3-8B-Base"][: 1 + (name == "Qwen/Qwen3-8B")]:
             folder = cached("models", named)
-            tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **sizes).save_pretrained(folder)
+            tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **shape).save_pretrained(folder)
             tokenizer.save_pretrained(folder)
 
 
@@ -113,33 +103,26 @@ def cached(kind: str, name: str) -> Path:
 
 def make_data() -> None:
     """Write every data set of the paper, with the hub's columns."""
+    keys = ("problem", "generated_solution", "expected_answer", "problem_source")
+    solutions = []
     sums = [
-        (
-            f"Ann has {n} figs and buys 12. How many has she?",
-            f"{'Figs are sweet. ' * (n % 4)}{n} + 12 = {n + 12}",
-            n + 12,
-        )
+        (f"Ann has {n} figs and buys 12. How many has she?", f"{'Figs are sweet. ' * (n % 4)}{n} + 12 = {n + 12}")
         for n in range(FEW)
     ]
-    solutions = [
-        (
-            rf"If $f(x) = {n}x + 2$, what is $f(-{n + 3})$?",
-            rf"We have \[f(-{n + 3}) = {n} \cdot (-{n + 3}) + 2 = \boxed{{{2 - n * (n + 3)}}}.\]",
-            str(2 - n * (n + 3)),
-            "math",
-        )
-        if n % 2
-        else (q, rf"{a}. She has $\boxed{{{total}}}$ figs.", str(total), "augmented_gsm8k")
-        for n, (q, a, total) in enumerate(sums)
-    ]
-    keys = ("problem", "generated_solution", "expected_answer", "problem_source")
-    store(OPENMATH, "train", [dict(zip(keys, row, strict=True)) for row in solutions])
+    for n, (q, a) in enumerate(sums):
+        row = (q, rf"{a}. She has $\boxed{{{n + 12}}}$ figs.", str(n + 12), "augmented_gsm8k")
+        if n % 2:
+            value = 2 - n * (n + 3)
+            worked = rf"We have \[f(-{n + 3}) = {n} \cdot (-{n + 3}) + 2 = \boxed{{{value}}}.\]"
+            row = (rf"If $f(x) = {n}x + 2$, what is $f(-{n + 3})$?", worked, str(value), "math")
+        solutions.append(dict(zip(keys, row, strict=True)))
+    store(OPENMATH, "train", solutions)
     store(MAGPIE, "train", [{"uuid": str(n), "conversations": chat(n)} for n in range(FEW)])
-    solved = [{"question": q, "answer": f"{a.replace('= ', f'= <<{n}>>')}\n#### {n}"} for q, a, n in sums]
+    solved = [{"question": q, "answer": f"{a.replace('= ', f'= <<{n}>>')}\n#### {n}"} for n, (q, a) in enumerate(sums)]
     store("openai/gsm8k", "test", solved, "main")
     for name, subject in MATH:
         levels = [{"level": f"Level {n % 5 + 1}", "type": subject.title()} for n in range(FEW)]
-        answers = [{"problem": q, "solution": rf"{a}, \boxed{{{n}}}"} for q, a, n in sums]
+        answers = [{"problem": q, "solution": rf"{a}, \boxed{{{n + 12}}}"} for n, (q, a) in enumerate(sums)]
         store(name, "test", [{**level, **answer} for level, answer in zip(levels, answers, strict=True)], subject)
     asked = [
         {"question": f"What is {n} + 1?", "subject": subject, "choices": [str(n), str(n + 1), "2", "none"], "answer": 1}
@@ -148,10 +131,8 @@ def make_data() -> None:
     ]
     for split in ("dev", "test"):
         store("cais/mmlu", split, asked, "all", answer=["A", "B", "C", "D"])
-    films = [f"{whose} film was the slowest that I had to sit through" for whose in ("His", "Her", "My", "Our")]
-    store(
-        "stanfordnlp/imdb", "test", [{"text": film, "label": 0} for film in films], "plain_text", label=["neg", "pos"]
-    )
+    films = [{"text": f"{whose} film was the slowest that I saw", "label": 0} for whose in ("His", "Her", "My", "Our")]
+    store("stanfordnlp/imdb", "test", films, "plain_text", label=["neg", "pos"])
     tags = ["O", "B-DebtInstrumentFaceAmount", "O", "B-DebtInstrumentMaturityDate"]
     notes = [{"id": n, "tokens": ["$", f"{n}.5", "due", str(2030 + n)], "ner_tags": tags} for n in range(FEW)]
     with zipfile.ZipFile(cached("datasets", FINER_NAME) / FINER_FILE, "w") as archive:
@@ -161,11 +142,8 @@ def make_data() -> None:
 def chat(n: int) -> list[dict[str, str]]:
     """A chat of two turns as Magpie's are: most numbers are in the answers, one question in four has some, a tenth of
     the chats is about programs, and another tenth has no number."""
-    question = (
-        f"What happened in Paris in {1700 + n}?"
-        if n % 4 == 1
-        else f"Who was Queen {chr(65 + n % 26)} of town {'x' * (n + 1)}?"
-    )
+    question = f"Who was Queen {chr(65 + n % 26)} of town {'x' * (n + 1)}?"
+    question = f"What happened in Paris in {1700 + n}?" if n % 4 == 1 else question
     answer = f"**A short list:**\n\n1. She was born in {1500 + n}, in house {n}.\n2. See page {n + 7}."
     answer = "Nobody knows." if n % 10 == 3 else answer
     later = "Write that as a Python script" if n % 10 == 7 else "And who came after her?"
@@ -182,15 +160,12 @@ def store(name: str, split: str, rows: list[dict[str, Any]], part: str = "defaul
     for column, names in labels.items():
         made = made.cast_column(column, ClassLabel(names=names))
     made.to_parquet(folder / part / f"{split}-00000-of-00001.parquet")
-    parts: dict[str, list[dict[str, str]]] = {}
-    for file in sorted(folder.glob("*/*.parquet")):
-        where = {"split": file.name.split("-")[0], "path": f"{file.parent.name}/{file.name}"}
-        parts.setdefault(file.parent.name, []).append(where)
-    card = {"configs": [{"config_name": known, "data_files": files} for known, files in parts.items()]}
+    files = [(file.parent.name, file.name) for file in sorted(folder.glob("*/*.parquet"))]
+    splits = {
+        part: [{"split": n.split("-")[0], "path": f"{p}/{n}"} for p, n in files if p == part] for part, _ in files
+    }
+    card = {"configs": [{"config_name": part, "data_files": found} for part, found in splits.items()]}
     (folder / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n")
-
-
-# --- the commands -----------------------------------------------------------------------------------------------------
 
 
 def smaller(name: str) -> Iterator[str]:
@@ -208,21 +183,15 @@ def smaller(name: str) -> Iterator[str]:
 
 
 def on_page() -> list[list[str]]:
-    """The commands of the page, made small."""
-    found = []
-    for words in [words for (program, *words), _ in shown_commands(ROOT / PAGE) if program == "ani"]:
-        match words:
-            case ["compare", recipe]:
-                found.append([*words, *smaller(Path(recipe).stem)])
-            case ["paper-set", *_]:
-                found.append([*words, "--count", str(FEW // 2), "--numbers", str(FEW // 5)])
-            case ["eval", *_]:
-                found.append([*words, "--limit", "3"])
-            case ["diff" | "report", *_]:
-                found.append(words)
-            case [command, *_] if command != "train":  # the page only checks recipes by `ani train --dry-run`
-                raise RuntimeError(f"{PAGE}: nothing makes ani {command} small")
-    return found
+    """The commands of the page, made small; it only checks recipes by `ani train --dry-run`."""
+    commands = [words for (program, *words), _ in shown_commands(ROOT / PAGE) if program == "ani"]
+    few = {"paper-set": ["--count", str(FEW // 2), "--numbers", str(FEW // 5)], "eval": ["--limit", "3"]}
+    few |= {"diff": [], "report": []}
+    return [
+        [*words, *(smaller(Path(words[1]).stem) if words[0] == "compare" else few[words[0]])]
+        for words in commands
+        if words[0] != "train"
+    ]
 
 
 def lines() -> list[list[list[str]]]:

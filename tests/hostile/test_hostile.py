@@ -54,6 +54,8 @@ def finer_sentences(path: Path) -> list[GateText]:
         (GOOD + "seed: -1", "seed"),
         (GOOD + "seed: 4294967296", "seed"),
         (GOOD + "seed: " + "9" * 5000, "recipe.yaml"),
+        (GOOD + "dtype: 0x" + "f" * 5000, "dtype"),
+        (GOOD + "seed: !!bool x", "recipe.yaml"),
         (GOOD + "training: {learning_rate: .nan}", "training.learning_rate"),
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty"),
         (GOOD.replace("layer: 1", "layer: 1, integer_digits: 1000000000"), "ani.integer_digits"),

@@ -230,6 +230,7 @@ def test_weights_of_other_names(damaged: Path, name: str) -> None:
         ({"layer_replication": [[0, 10**9]]}, "layer_replication"),
         ({"use_dora": True}, "use_dora"),
         ({"bias": "all"}, "bias"),
+        ({"layers_pattern": "layers"}, "layers_to_transform"),
     ],
 )
 def test_bad_settings_of_lora(damaged: Path, changes: dict[str, Any], named: str) -> None:

@@ -56,7 +56,10 @@ def _plain_lora(raw: Any, where: str) -> "LoraConfig":
     for key, value in others.items():
         if value and value != defaults.get(key):
             raise InputError(f"{where}: {key} is {one_line(repr(value), 80)}; ANI reads plain LoRA of PEFT, without it")
-    return LoraConfig(**settings.model_dump(include=PlainLora.model_fields.keys() - {"peft_type"}))
+    try:
+        return LoraConfig(**settings.model_dump(include=PlainLora.model_fields.keys() - {"peft_type"}))
+    except ValueError as error:  # settings that need each other
+        raise InputError(f"{where}: {one_line(error)}") from error
 
 
 def add_lora(model: PreTrainedModel, folder: Path) -> "PeftModel":
