@@ -2,6 +2,7 @@
 
 import copy
 import json
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,7 @@ def tokenizer_of(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-@pytest.mark.parametrize("chat", CHATS)
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize(("name", "chat"), [*zip(TEMPLATES, cycle(CHATS), strict=False), ("none", "question")])
 def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> None:
     tokenizer = tokenizer_of(name)
     example = tokenize(Example(CHATS[chat], "42"), tokenizer, None, 4096)
@@ -74,11 +74,8 @@ def test_training_and_evaluation_read_the_same_tokens(name: str, chat: str) -> N
     assert "12 + 30" in text and (chat == "question" or "Answer with a number" in text)
 
 
-def test_thinking_is_off() -> None:
+def test_thinking_is_off_and_the_day_does_not_matter() -> None:
     assert rendered(tokenizer_of("thinking"), CHATS["question"]).endswith("<think>\n\n</think>\n\n")
-
-
-def test_the_day_does_not_matter() -> None:
     assert "[user 26 Jul 2024]" in rendered(tokenizer_of("dated"), CHATS["question"])
 
 
@@ -108,15 +105,9 @@ def test_a_system_that_the_template_refuses_goes_to_the_user() -> None:
         rendered(tokenizer_of("alternating"), CHATS["shots"][2:])
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"),
-    [("thinking", []), ("dated", []), ("alternating", []), ("none", ["\n\nAssistant:"])],
-)
-def test_what_ends_a_message_where_no_special_token_does(name: str, ends: list[str]) -> None:
-    assert message_ends(tokenizer_of(name)) == ends
-
-
-def test_a_literal_mark_ends_a_message() -> None:
-    tokenizer = tokenizer_of("none")
-    tokenizer.chat_template = ALTERNATING
+def test_what_ends_a_message_where_no_special_token_does() -> None:
+    for name in ("thinking", "dated", "alternating"):
+        assert message_ends(tokenizer_of(name)) == []
+    assert message_ends(tokenizer_of("none")) == ["\n\nAssistant:"]
+    (tokenizer := tokenizer_of("none")).chat_template = ALTERNATING
     assert message_ends(tokenizer) == [" [/INST]"]

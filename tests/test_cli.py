@@ -4,17 +4,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
 import typer
-from rich.console import Console
-from transformers import LlamaForCausalLM
 
 import ani.cli
-from ani import terminal
 from ani.data.labelled_sentences import read_labelled
 from ani.errors import InputError
 from ani.evaluation.tasks.routing import Routing
@@ -24,7 +20,6 @@ from ani.training.checkpoints import ADAPTER
 from ani.training.recipe import load_recipe
 from tests.json_lines import read_lines as read
 from tests.json_lines import write_lines as save
-from tests.tokenizers import gemma_like
 from tests.training.runs import interrupted
 
 Write = Callable[..., Path]
@@ -79,17 +74,15 @@ def assert_refused(done: Done, *parts: str) -> None:
 COMMANDS = cast(Any, typer.main.get_command(ani.cli.app)).commands
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_every_argument(run: Run, command: str) -> None:
-    assert command in run("--help", code=0).out
+def test_help_names_every_command_and_argument(run: Run) -> None:
+    every = run("--help", code=0).out
     assert "Usage" in "".join(run(code=2)[1:])
-    done = run(command, "--help", code=0)
-    assert "Usage: " in done.out and f"ani {command}" in done.out and done.err == ""
-    for parameter in COMMANDS[command].params:
-        if getattr(parameter, "hidden", False):
-            continue
-        names = parameter.opts if parameter.param_type_name == "option" else [parameter.name]
-        assert all(name in done.out for name in names), names
+    for command, found in COMMANDS.items():
+        done = run(command, "--help", code=0)
+        assert command in every and f"ani {command}" in done.out and done.err == ""
+        for parameter in found.params:
+            names = parameter.opts if parameter.param_type_name == "option" else [parameter.name]
+            assert getattr(parameter, "hidden", False) or all(name in done.out for name in names), names
 
 
 def test_env(run: Run) -> None:
@@ -152,22 +145,19 @@ def test_train_evaluate_report(run: Run, tiny_recipe: Write, tiny_model: Path, t
 
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Path]:
-    """Data of three tasks; MMLU asks two questions per subject, as the others are examples."""
+    """Data of two tasks; MMLU asks two questions per subject, as the others are examples."""
     fields = ["anatomy", "marketing"]
     mmlu = [
         {"subject": field, "question": f"Is {i} odd?", "choices": ["1", "yes", "no", "maybe"], "answer": i % 4}
         for field in fields
         for i in range(7)
     ]
-    tokens = ["Due", "in", "2031", ",", "120", "million"]
-    tags = ["O", "O", "B-DebtInstrumentMaturityDate", "O", "B-DebtInstrumentFaceAmount", "O"]
     return {
         "gsm8k": save(
             tmp_path / "gsm8k.jsonl",
             *({"question": f"Ann has {i} figs and 12 nuts. How many?", "answer": f"#### {i + 12}"} for i in range(3)),
         ),
         "mmlu": save(tmp_path / "mmlu.jsonl", *mmlu),
-        "finer": save(tmp_path / "finer.jsonl", {"tokens": tokens, "ner_tags": tags}),
     }
 
 
@@ -202,45 +192,6 @@ def test_evaluate_benchmarks_and_report(
     assert json.loads(run("diff", results, base, "--json").out).keys() == {"mmlu"}
 
 
-def test_gates(run: Run, tiny_model: Path, tiny_adapter: Path, data: dict[str, Path], tmp_path: Path) -> None:
-    notes, results = tmp_path / "notes.txt", tmp_path / "results"
-    notes.write_text(f"{TEXT}\n\nno number\n{TEXT}, 12 of 99\n")
-    arguments = ["eval", "--tasks", "gates", "--model", tiny_model, "--adapter", tiny_adapter, "--out", results]
-    texts = [f"mmlu={data['mmlu']}", notes, f"finer={data['finer']}"]
-    asked = [word for text in texts for word in ("--texts", text)]
-    shares = json.loads(run(*arguments, *asked, "--json", code=0).out)["gates"]
-    numbers = {(each["source"], each["group"]): each["measures"]["numbers"]["total"] for each in shares}
-    assert numbers == {("mmlu", None): 8, ("mmlu", "anatomy"): 4, ("mmlu", "marketing"): 4} | {
-        ("notes", None): 6,
-        ("finer", None): 2,
-    }
-    opened = [n["injected"] for each in read(results / "gates.jsonl") for n in each["numbers"]]
-    assert sum(each["measures"]["numbers"]["right"] for each in shares if each["group"] is None) == sum(opened)
-    options = ("--texts", data["gsm8k"], "--field", "question", "--group", "answer", "--limit", "2")
-    run(*arguments, *options, code=0)
-    assert {record["group"] for record in read(results / "gates.jsonl")} < {"#### 12", "#### 13", "#### 14"}
-
-
-def test_progress_reads_well_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
-    file = StringIO()
-    with terminal.counting(Console(file=file, width=99), "states read", 8) as count:
-        for amount in (3, 5):
-            count(amount)
-    assert file.getvalue().splitlines() == ["states read: 3 of 8 after 0 s", "states read: 8 in 0 s"]
-
-
-def test_diff(run: Run, tmp_path: Path) -> None:
-    for name, solved in (("[a]", [True, True, False]), ("b", [False, False, False])):
-        (tmp_path / name).mkdir()
-        answers = [{"task": "gsm8k", "id": i, "correct": c, "prompt_hash": f"{i}"} for i, c in enumerate(solved)]
-        save(tmp_path / name / "gsm8k.jsonl", *answers)
-    one, two = tmp_path / "[a]", tmp_path / "b"
-    found = json.loads(run("diff", one, two, "--json").out)
-    assert found["gsm8k"]["all"]["value"] == pytest.approx(2 / 3)
-    assert "+66.7" in run("diff", one, two, code=0).out
-
-
 # --- probe and paper-set ---
 
 QUICK = ["--sentences", "240", "--out", "out"]
@@ -262,57 +213,40 @@ def test_the_json_of_probe_is_the_selection(run: Run, tiny_model: Path) -> None:
     assert [point["layer"] for point in read(Path("out", LAYERS))] == [0, 2]
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "named"),
-    [
+def test_bad_probes(run: Run, tiny_model: Path) -> None:
+    Path("file").touch()
+    for option, value, named in (
         ("--layers", "0,4", "4"),
-        ("--layers", "1,1", "[1, 1]"),
         ("--layers", "1,two", "'1,two'"),
-        ("--layers", "3", "layer"),
-        ("--sentences", "1", "nominal"),
         ("--sentences", "30", "30"),
-        ("--sentences", "0", "--sentences"),
         ("--policy", "behind", "'behind'"),
         ("--data", "gone.jsonl", "gone.jsonl"),
-        ("--held-out", "gone.jsonl", "gone.jsonl"),
-        ("--model", "no/such-model", "no/such-model"),
         ("--out", "file", "file"),
-    ],
-)
-def test_bad_probes(run: Run, tiny_model: Path, option: str, value: str, named: str) -> None:
-    Path("file").touch()
-    assert_refused(run("probe", "--model", tiny_model, *QUICK, option, value), named)
-    assert list(Path().iterdir()) == [Path("file")]
-
-
-def maths(path: Path) -> Path:
-    return save(path, *({"question": f"{i} + 1?", "answer": "Quite."} for i in range(12)))
+    ):
+        assert_refused(run("probe", "--model", tiny_model, *QUICK, option, value), named)
+        assert list(Path().iterdir()) == [Path("file")]
 
 
 def test_paper_set(run: Run, tmp_path: Path) -> None:
-    source, out = maths(tmp_path / "maths.jsonl"), tmp_path / "[a] set"
+    sums = ({"question": f"{i} + 1?", "answer": "Quite."} for i in range(12))
+    source, out = save(tmp_path / "maths.jsonl", *sums), tmp_path / "[a] set"
     settings = ["--nominal", "diagnostic", "--count", "10", "--seed", "4", "--numbers", "5"]
     done = run("paper-set", out, "--quantitative", source, *settings, code=0)
     assert "texts: 20 in" in done.out and str(out) in done.out
     assert len(read_labelled(out)) == 20
     assert "seed 4" in (out / "README.md").read_text(encoding="utf-8")
-
-
-def test_bad_paper_sets(run: Run, tmp_path: Path) -> None:
-    source = maths(tmp_path / "maths.jsonl")
     done = run("paper-set", "set", "--quantitative", source, "--nominal", "diagnostic", "--count", "13")
     assert_refused(done, "gives 12 quantitative texts, 13 are wanted", "at most 12")
-    assert_refused(run("paper-set", "set", "--count", "0"), "--count")
     assert not Path("set").exists()
 
 
 # --- training ---
 
 
-@pytest.mark.parametrize("name", ["small/train", "small/train.yaml", "recipes/small/train.yaml"])
-def test_a_recipe_of_the_package_is_found_by_its_name(run: Run, tiny_model: Path, name: str) -> None:
+def test_a_recipe_of_the_package_is_found_by_its_name(run: Run, tiny_model: Path) -> None:
     settings = ("data=[{kind: arithmetic, count: 8}, {kind: diagnostic, count: 8}]", "training.steps=7", "ani.layer=1")
-    assert "7 steps" in run("train", "--dry-run", name, f"model={tiny_model}", *settings, code=0).out
+    for name in ("small/train", "recipes/small/train.yaml"):
+        assert "7 steps" in run("train", "--dry-run", name, f"model={tiny_model}", *settings, code=0).out
 
 
 def test_a_dry_run_checks_recipe_and_data_and_writes_nothing(run: Run, tiny_recipe: Write, tmp_path: Path) -> None:
@@ -335,68 +269,55 @@ def test_an_interrupted_training_says_how_to_go_on(
     assert (tmp_path / "run" / ADAPTER).is_dir()
 
 
-@pytest.mark.parametrize("command", ["inspect 5", "playground", "eval --out o", "merge"])
 def test_an_adapter_knows_its_model(
-    run: Run, tiny_model: Path, tiny_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    run: Run, tiny_model: Path, tiny_adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if command == "playground":
-        pytest.importorskip("gradio")  # which may say something when it is imported
-
     def asked_for(name: str) -> None:
         raise InputError(f"asked for {name}")
 
-    def with_adapter(path: Path, *options: str | Path) -> Done:
-        adapter = [path, "o"] if command == "merge" else ["--adapter", path]
-        return run(*command.split(), *adapter, *options)
-
     for module in ("ani.evaluation.model_spec", "ani.serving.merge"):
         monkeypatch.setattr(f"{module}.load_tokenizer", asked_for)
-    assert_refused(with_adapter(tiny_adapter), f"asked for {tiny_model}")
-    moved = Path(shutil.copytree(tiny_adapter, tmp_path / "moved"))
-    config = json.loads((moved / "ani_config.json").read_text())
-    (moved / "ani_config.json").write_text(json.dumps({**config, "base": "/gone/model"}))
-    assert_refused(with_adapter(moved), str(moved), "/gone/model", "--model")
-    assert_refused(with_adapter(moved, "--model", tiny_model), f"asked for {tiny_model}")
+    for command in ("inspect 5 --adapter", "eval --out o --adapter", "merge"):
+        more = ["o"] if command == "merge" else []
+        assert_refused(run(*command.split(), tiny_adapter, *more), f"asked for {tiny_model}")
+        assert_refused(run(*command.split(), tiny_adapter, *more, "--model", "smollm2"), "asked for smollm2")
 
 
 # --- bad input ---
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ("bogus", "bogus"),
-        ("train --nope", "--nope"),
-        ("inspect", "text"),
-        ("eval --limit 0 --out x", "--limit"),
-        ("eval --limit many --out x", "--limit"),
-        ("eval", "--out"),
-        ("train", "--resume"),
-        ("train r.yaml --resume x", "--resume"),
-        ("train [gone]/recipe.yaml", "[gone]/recipe.yaml"),
-        ("train --resume [gone]", "[gone]"),
-        ("inspect 5 --model other", "'other'"),
-        ("inspect 5 --model no/such-model --adapter x", "'no/such-model'"),
-        ("inspect 5 --model [x]/gone --adapter x", "'[x]/gone'"),
-        ("compare x.yaml --gpus-per-run 2", "--gpus-per-run"),
-        ("compare gone.yaml", "gone.yaml"),
-        ("eval --out out --tasks arithmetics", "'arithmetics'"),
-        ("eval --out out --tasks ,", "','"),
-        ("eval --out out --tasks routing,gsm8", "'gsm8'"),
-        ("eval --out out --tasks gates", "--adapter"),
-        ("eval --out out --data foo", "'foo'"),
-        ("eval --out out --data gsm8k=", "'gsm8k='"),
-        ("eval --out out --operations power", "'power'"),
-        ("diff one", "baseline"),
-        ("diff [one] two", "[one]"),
-        ("report gone", "gone"),
-        ("report .", "ani eval"),
-        ("demo training.stepps=1", "'steps'"),
-    ],
-)
-def test_bad_arguments(run: Run, arguments: str, named: str) -> None:
-    assert_refused(run(*arguments.split()), named)
-    assert list(Path.cwd().iterdir()) == []
+BAD = {
+    "bogus": "bogus",
+    "train --nope": "--nope",
+    "inspect": "text",
+    "eval --limit 0 --out x": "--limit",
+    "eval": "--out",
+    "train": "--resume",
+    "train r.yaml --resume x": "--resume",
+    "train [gone]/recipe.yaml": "[gone]/recipe.yaml",
+    "train --resume [gone]": "[gone]",
+    "inspect 5 --model other": "'other'",
+    "inspect 5 --model no/such-model --adapter x": "'no/such-model'",
+    "inspect 5 --model [x]/gone --adapter x": "'[x]/gone'",
+    "compare x.yaml --gpus-per-run 2": "--gpus-per-run",
+    "compare gone.yaml": "gone.yaml",
+    "eval --out out --tasks arithmetics": "'arithmetics'",
+    "eval --out out --tasks ,": "','",
+    "eval --out out --tasks gates": "--adapter",
+    "eval --out out --data foo": "'foo'",
+    "eval --out out --operations power": "'power'",
+    "diff one": "baseline",
+    "diff [one] two": "[one]",
+    "report gone": "gone",
+    "report .": "ani eval",
+    "demo training.stepps=1": "'steps'",
+}
+
+
+def test_bad_arguments(run: Run) -> None:
+    for arguments, named in BAD.items():
+        assert_refused(run(*arguments.split()), named)
+        assert list(Path.cwd().iterdir()) == []
 
 
 def test_bad_evaluations(
@@ -410,17 +331,12 @@ def test_bad_evaluations(
     assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "arithmetic", "gsm8k, math")
     long = ("--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}", "--max-new-tokens", "5000")
     assert_refused(evaluate(chat_model, *long), "gsm8k", "5,000")
-    assert_refused(evaluate(tiny_model, "--tasks", "gates", "--adapter", tmp_path / "[gone]"), "[gone]")
     assert_refused(evaluate(tiny_model, "--tasks", "gates", "--adapter", tiny_model), "ani_config.json")
-    model = ani.attach(LlamaForCausalLM.from_pretrained(tiny_model), gemma_like(), ani.AniConfig(layer=1, gate="open"))
-    ani.save_adapter(model, tmp_path / "open")
-    assert_refused(evaluate(tiny_model, "--tasks", "gates", "--adapter", tmp_path / "open"), "gates", "open")
     assert not results.exists()
     results.mkdir()
     save(results / "gates.jsonl", {"of": "an earlier run"})
     asked = ("--tasks", "gates", "--adapter", tiny_adapter, "--texts")
-    for texts in ("[gone].txt", "mmlu=gone.jsonl"):
-        assert_refused(evaluate(tiny_model, *asked, texts), texts.removeprefix("mmlu="))
+    assert_refused(evaluate(tiny_model, *asked, "mmlu=gone.jsonl"), "gone.jsonl")
     assert read(results / "gates.jsonl") == [{"of": "an earlier run"}]
 
 

@@ -202,12 +202,6 @@ def test_command(
     with pytest.raises(SystemExit, match="0"):
         ani.cli.main()
 
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "ani.playground")
-    with pytest.raises(SystemExit, match="2"):
-        ani.cli.main()
-    assert "pip install '.[playground]'" in capsys.readouterr().err
-
 
 def test_the_space(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tiny_adapter: Path) -> None:
     monkeypatch.setenv("MODEL", str(tiny_model))

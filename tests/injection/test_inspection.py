@@ -4,28 +4,24 @@ import copy
 import unicodedata
 from contextlib import nullcontext
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from tokenizers import normalizers
 
-import ani
 from ani import inspect
-from ani.injection.decisions import NumberDecision, decisions_table
-from ani.injection.inspection import forced_gates, injected_as, without_adapter
-from ani.injection.model_parts import ani_module, number_locator
+from ani.injection.inspection import forced_gates, injected_as
+from ani.injection.model_parts import number_locator
 from ani.injection.number_batch import text_ids
+from tests.properties import cover, deep
 from tests.refusals import refused
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair, randomise
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, pair
 
 VALUES = "505 10 3.5 1234 -7 2020 11 12 8 15 40 66 7 90417 0.25 18 18.25 2 0 1 19 99 100"
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
-@pytest.mark.parametrize("family", FAMILIES)
+@cover(family=FAMILIES, policy=["terminal", "running", "after"])
 def test_offsets_values_and_decisions(family: str, policy: str) -> None:
     model, tokenizer = attached(family, policy=policy)
     decisions = inspect(model, tokenizer, MIXED_TEXT)
@@ -43,21 +39,19 @@ def test_offsets_values_and_decisions(family: str, policy: str) -> None:
     assert {decision.injected for decision in decisions} == {True, False}
 
 
-@pytest.mark.parametrize("text", [" 7 and 8", "\n12", "5", "x²3 7", "café 12 数 7", "🙂 12", "<s> 4 <|im_end|> 5"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_offsets_in_awkward_texts(family: str, text: str) -> None:
+def test_offsets_in_awkward_texts(family: str) -> None:
     model, tokenizer = attached(family)
-    decisions = inspect(model, tokenizer, text)
-    assert decisions
-    for decision in decisions:
-        assert text[decision.start : decision.end] == decision.text
+    for text in (" 7 and 8", "\n12", "5", "x²3 7", "café 12 数 7", "🙂 12", "<s> 4 <|im_end|> 5"):
+        decisions = inspect(model, tokenizer, text)
+        assert decisions and all(text[each.start : each.end] == each.text for each in decisions)
 
 
-@pytest.mark.parametrize("text", ["holds 10", "holds 10."])
-def test_under_after_a_text_ends_with_the_end_token(text: str) -> None:
+def test_under_after_a_text_ends_with_the_end_token() -> None:
     model, tokenizer = attached("gemma", policy="after")
-    (number,) = inspect(model, tokenizer, text)
-    assert inspect(model, tokenizer, text + tokenizer.eos_token) == [number] and number.alpha is not None
+    for text in ("holds 10", "holds 10."):
+        (number,) = inspect(model, tokenizer, text)
+        assert inspect(model, tokenizer, text + tokenizer.eos_token) == [number] and number.alpha is not None
 
 
 def test_a_notebook_shows_the_text_with_its_gates() -> None:
@@ -70,7 +64,8 @@ def test_a_notebook_shows_the_text_with_its_gates() -> None:
     assert html.count("<mark ") == len(shown) == 4
     for decision in shown:
         assert f"= {decision.value} · α {decision.alpha:.3f} · {'open' if decision.injected else 'closed'}" in html
-    assert copy.copy(shown) == shown == list(shown)
+    model.train()
+    assert inspect(model, tokenizer, text) == list(shown) and model.training  # without dropout
 
 
 def test_text_without_numbers_and_model_without_ani() -> None:
@@ -84,14 +79,6 @@ def test_numbers_that_overflow_are_left_alone() -> None:
     assert large.alpha is None and not large.injected and large.value == 123456
     assert None not in (small.alpha, other.alpha)
     assert [d.alpha for d in inspect(model, tokenizer, "only 123456")] == [None]
-
-
-def test_mode_is_kept() -> None:
-    model, tokenizer = attached("gemma")
-    model.train()
-    first = inspect(model, tokenizer, MIXED_TEXT)
-    assert model.training and ani_module(model).training
-    assert inspect(model, tokenizer, MIXED_TEXT) == first  # without dropout
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -123,26 +110,7 @@ def test_closed_gates_are_the_base_model(method: str) -> None:
     assert not torch.equal(learnt[0], run(base)[0])
 
 
-def test_open_gates_have_alpha_one() -> None:
-    model, tokenizer = attached("gemma")
-    ids = encode(tokenizer)
-    learnt = inspect(model, tokenizer, MIXED_TEXT)
-    with torch.inference_mode(), forced_gates(model, True):
-        opened = inspect(model, tokenizer, MIXED_TEXT)
-        logits = logits_of(model, ids)
-        with forced_gates(model, None):
-            assert inspect(model, tokenizer, MIXED_TEXT) == learnt
-    assert opened == [number.model_copy(update={"injected": True}) for number in learnt] != learnt
-    with torch.inference_mode():
-        ani_module(model).gate.outer.bias.fill_(1e9)  # the gate learnt to be open
-    assert torch.equal(logits, logits_of(model, ids))
-    with pytest.raises(KeyError), forced_gates(model, True):
-        raise KeyError
-    assert ani_module(model).forced is None
-
-
-@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@cover(policy=["terminal", "digitwise", "running", "after"], family=["llama", "qwen3"][: 1 + deep()])
 def test_a_prompt_is_read_as_another(family: str, policy: str) -> None:
     """In a padded batch, from a cache and by beams: as if the other's numbers were given to each forward by hand."""
     model, tokenizer = attached(family, policy=policy)
@@ -179,9 +147,8 @@ def test_a_prompt_is_read_as_another(family: str, policy: str) -> None:
     assert torch.equal(generated(False).sequences, plain.sequences)
 
 
-@pytest.mark.parametrize("policy", ["running", "after"])
-def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: str) -> None:
-    model, tokenizer = attached("qwen3", policy=policy)
+def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it() -> None:
+    model, tokenizer = attached("qwen3", policy="after")
     tokenizer = copy.deepcopy(tokenizer)
     text = "Cafe\u0301 Nr. 505: 12 + 30 = 42"
     composed = inspect(model, tokenizer, unicodedata.normalize("NFC", text))
@@ -194,29 +161,3 @@ def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it(policy: 
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
     (number,) = inspect(model, tokenizer, "10² m")
     assert (number.text, number.value, number.start) == ("10²", 102, 0)
-
-
-def test_without_its_adapter_a_model_is_the_base_model(tmp_path: Path) -> None:
-    model, tokenizer = pair("llama")
-    ids = encode(tokenizer)
-    base = logits_of(model, ids)
-    trained: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    ani.attach(trained, tokenizer, ani.AniConfig(layer=2))
-    randomise(trained, tokenizer)
-    ani.save_adapter(trained, tmp_path / "adapter")
-    loaded: Any = ani.load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
-    for given in (trained, loaded):
-        learnt = logits_of(given, ids)
-        with without_adapter(given):
-            assert torch.equal(logits_of(given, ids), base)
-        assert torch.equal(logits_of(given, ids), learnt) and not torch.equal(learnt, base)
-        ani.detach(given)
-        with without_adapter(given):
-            assert torch.equal(logits_of(given, ids), base)
-
-
-@pytest.mark.parametrize(("alpha", "role"), [(0.497, None), (0.503, None), (0.02, "name"), (0.98, "quantity")])
-def test_the_table_names_no_role_where_the_gate_is_undecided(alpha: float, role: str | None) -> None:
-    number = NumberDecision(text="5", value=Decimal(5), start=0, end=1, alpha=alpha, injected=alpha > 0.5)
-    (shown,) = decisions_table([number]).columns[-1].cells
-    assert {word for word in ("name", "quantity") if word in str(shown)} == ({role} if role else set())

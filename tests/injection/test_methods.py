@@ -3,30 +3,33 @@ the bare model computes for rows without them."""
 
 import copy
 from functools import partial
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from ani import AniConfig, attach, inspect, load_adapter, save_adapter
-from ani.data.collator import NumberCollator, TokenizedExample, tokenize
+from ani import AniConfig, attach, save_adapter
+from ani.data.collator import NumberCollator, tokenize
 from ani.data.records import Example
-from ani.injection.adapter import Adapter
 from ani.injection.locate import NumberLocator
 from ani.injection.methods import METHODS, MethodName
 from ani.injection.model_parts import ani_module, base_model, number_locator
 from ani.injection.module import AniModule
 from ani.numbers import Number
-from tests.properties import cover
+from tests.properties import cover, deep
 from tests.refusals import refused
 from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 SUBSTITUTIONS: list[MethodName] = ["xval", "fone"]
 families = pytest.mark.parametrize("family", FAMILIES)
-substitutions = pytest.mark.parametrize("name", SUBSTITUTIONS)
+in_turn = pytest.mark.parametrize(
+    ("family", "name"),
+    [*product(FAMILIES, SUBSTITUTIONS)] if deep() else [*zip(FAMILIES, cycle(SUBSTITUTIONS), strict=False)],
+)
 PROMPT = "Room 505 holds 12 people; 3.5 kg cost $1,234,567 and"
 
 
@@ -87,8 +90,7 @@ def prompt_reference(
     return reference(family, model, ids, substituted(model, ids, stop=prompt_length))
 
 
-@families
-@substitutions
+@in_turn
 def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: MethodName) -> None:
     model, tokenizer = method(family, name)
     ids = encode(tokenizer, MIXED_TEXT)
@@ -100,8 +102,7 @@ def test_substitution_is_one_embedding_in_place_of_a_number(family: str, name: M
     assert bool(logits[gone].isnan().all())  # nobody shall take them for likelihoods
 
 
-@families
-@substitutions
+@in_turn
 def test_generating_in_a_batch_equals_full_forwards(family: str, name: MethodName) -> None:
     model, tokenizer = method(family, name)
     prompts = [PROMPT, "They were 12345", "seven of"]
@@ -129,13 +130,6 @@ def test_padding_without_a_mask_is_recognized() -> None:
         model.generate(batch["input_ids"], pad_token_id=pad, **settings),
         model.generate(**batch, pad_token_id=pad, **settings),
     )
-
-
-def answer_loss(row: TokenizedExample, kept: list[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The cross-entropy of an answer's tokens, summed, and how many they are."""
-    targets = torch.tensor(row.input_ids[row.prompt_length :])
-    answer = logits[len(kept) - len(targets) - 1 : -1]
-    return torch.nn.functional.cross_entropy(answer, targets, reduction="sum"), len(targets)
 
 
 def test_a_token_with_other_text_is_left_as_it_is() -> None:
@@ -189,9 +183,10 @@ def test_loss_and_gradients_are_those_of_shortened_rows(family: str, implementat
     total, labelled = torch.tensor(0.0), 0
     for row in rows:
         numbers = substituted(model, row.input_ids, stop=row.prompt_length)
-        found = shortened_forward(base.train(), module, number_locator(model), row.input_ids, numbers)
-        answer_sum, count = answer_loss(row, *found)
-        total, labelled = total + answer_sum, labelled + count
+        _, logits = shortened_forward(base.train(), module, number_locator(model), row.input_ids, numbers)
+        targets = torch.tensor(row.input_ids[row.prompt_length :])
+        total = total + cross_entropy(logits[-len(targets) - 1 : -1], targets, reduction="sum")
+        labelled += len(targets)
     torch.testing.assert_close(loss, total / labelled, atol=1e-4, rtol=0)
     (total / labelled).backward()
     expected = {name: p.grad for name, p in base.named_parameters()}
@@ -201,7 +196,7 @@ def test_loss_and_gradients_are_those_of_shortened_rows(family: str, implementat
 
 
 @families
-@pytest.mark.parametrize("settings", [{}, {"prefill_chunk_size": 3}, {"cache_implementation": "static"}], ids=str)
+@pytest.mark.parametrize("settings", [{"prefill_chunk_size": 3}, {"cache_implementation": "static"}], ids=str)
 def test_every_way_of_generating_is_greedy(family: str, settings: dict[str, Any]) -> None:
     model, tokenizer = method(family, "fone")
     ids = encode(tokenizer, PROMPT)
@@ -209,16 +204,6 @@ def test_every_way_of_generating_is_greedy(family: str, settings: dict[str, Any]
     answer = model.generate(ids, **common, **settings)[0].tolist()
     kept, expected = prompt_reference(family, model, answer, ids.shape[1])
     assert answer[-8:] == expected.argmax(-1)[-9:-1].tolist() and len(kept) < len(answer)
-
-
-@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # candidates need a cache that can be cropped
-def test_speculative_decoding_is_greedy(family: str) -> None:
-    model, tokenizer = method(family, "fone")
-    ids = encode(tokenizer, PROMPT + " 505 505 505")
-    common: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
-    expected = model.generate(ids, **common)
-    assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=3, **common), expected)
-    assert torch.equal(model.generate(ids, assistant_model=pair(family)[0], **common), expected)
 
 
 @cover(family=FAMILIES, name=SUBSTITUTIONS, only_new_ids=[False, True], cut=[False, True])
@@ -261,35 +246,6 @@ def test_layers_that_heed_no_mask_are_refused() -> None:
     fone = AniConfig(**METHODS["fone"].settings)
     refused(lambda: attach(model, tokenizer, fone), "Lfm2ForCausalLM")
     attach(model, tokenizer, AniConfig(layer=0))
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"layer": 1}, {"policy": "digitwise"}, {"gate": "learned"}, {"scope": "all"}], ids=str
-)
-def test_substitution_has_one_shape(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="combine='substitute'"):
-        AniConfig(**{**METHODS["fone"].settings, **wrong})
-
-
-def test_logits_to_keep_and_tuples() -> None:
-    model, tokenizer = method("mistral", "fone")
-    ids = encode(tokenizer, PROMPT)
-    whole = logits_of(model, ids)
-    same(logits_of(model, ids, logits_to_keep=1), whole[:, -1:])
-    same(logits_of(model, ids, logits_to_keep=torch.tensor([0, 3])), whole[:, [0, 3]])
-    same(model(input_ids=ids, return_dict=False)[0], whole)
-
-
-@pytest.mark.parametrize("name", ["sft", "numerologic"])
-def test_adapters_without_a_module(name: MethodName, tmp_path: Path) -> None:
-    base, tokenizer = pair("llama")
-    ids = encode(tokenizer, PROMPT)
-    model = get_peft_model(base, LoraConfig(r=4, init_lora_weights=False, target_modules="all-linear"))
-    save_adapter(model, tmp_path / "adapter", method=name)
-    other = load_adapter(pair("llama")[0], tokenizer, tmp_path / "adapter")
-    torch.testing.assert_close(logits_of(other, ids), logits_of(model, ids))
-    assert Adapter.read(tmp_path / "adapter").settings.method == name
-    refused(lambda: inspect(other, tokenizer, PROMPT), "no ANI module")
 
 
 def test_a_module_is_not_lost_by_a_wrong_method(tmp_path: Path) -> None:

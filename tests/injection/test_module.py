@@ -10,6 +10,7 @@ from torch import nn
 from ani import AniConfig, FourierNumberEncoder
 from ani.injection.loss import auxiliary_loss
 from ani.injection.module import AniModule, Injection
+from tests.properties import deep
 
 WIDTH, FEATURES, SCALE = 24, 32, 7.5
 
@@ -108,44 +109,7 @@ def test_no_numbers() -> None:
     loss.backward()  # with distributed training every parameter must be in the graph
 
 
-def test_gradients_at_the_start() -> None:
-    module = module_of(gate_dropout=0.0).train()
-    hidden, features = rows()
-    target = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(4))
-
-    def backward() -> None:
-        module.zero_grad()
-        injection = module(hidden, features)
-        loss = (injection.hidden_states - target).square().mean()
-        (loss + auxiliary_loss(module, injection, unknown(40))).backward()
-
-    backward()
-    assert module.projection.weight.grad is not None and module.projection.weight.grad.abs().max() > 1e-3
-    assert module.gate.outer.weight.grad is not None
-    assert not module.gate.outer.weight.grad.any()  # there is nothing to decide about yet
-    with torch.no_grad():
-        module.projection.weight -= 0.01 * module.projection.weight.grad
-    backward()
-    assert module.gate.outer.weight.grad.abs().max() > 0
-    with torch.no_grad():
-        module.gate.outer.weight -= 0.01 * module.gate.outer.weight.grad
-    backward()
-    assert all(p.grad is not None and p.grad.any() for p in module.parameters())
-
-
-PARTS = [(0, 1), (1, 1), (1, 4)]
-"""Slices of four numbers; the second is empty."""
-
-
 # --- the auxiliary loss -----------------------------------------------------------------------------------------------
-
-
-def test_penalty_pushes_away_from_one_half() -> None:
-    module = module_of()
-    logits = torch.tensor([-1.0, 1.0, 0.0], requires_grad=True)
-    injection = injection_of(torch.full((3,), 0.5))._replace(logits=logits, alpha=logits.sigmoid())
-    (gradient,) = torch.autograd.grad(auxiliary_loss(module, injection, unknown(3)), logits)
-    assert gradient[0] > 0 > gradient[1] and gradient[2] == 0  # descent makes −1 smaller and 1 larger
 
 
 @pytest.mark.parametrize(("rms", "weight"), [(0.0, 0.0), (0.02, 0.1), (0.1, 0.5), (0.2, 1.0), (3.0, 1.0)])
@@ -162,8 +126,8 @@ def test_parts_of_a_step_add_up_to_the_whole() -> None:
     module = module_of(role_weight=0.5, penalty_ramp=0.2)
     alpha, rms = torch.tensor([0.8, 0.3, 0.6, 0.5]), torch.tensor([0.1, 0.3, 0.0, 0.05])
     roles = torch.tensor([1, -1, 1, 0])
-    whole = injection_of(alpha, rms)
-    parts = [(whole._replace(**{k: v[i:j] for k, v in whole._asdict().items()}), roles[i:j]) for i, j in PARTS]
+    whole, cut = injection_of(alpha, rms), [(0, 1), (1, 1), (1, 4)]  # the second is empty
+    parts = [(whole._replace(**{k: v[i:j] for k, v in whole._asdict().items()}), roles[i:j]) for i, j in cut]
     total = sum(auxiliary_loss(module, part, known, torch.tensor([4, 3])) for part, known in parts)
     torch.testing.assert_close(total, auxiliary_loss(module, whole, roles))
 
@@ -182,7 +146,7 @@ def test_role_term() -> None:
 # --- why the module starts as it does ---
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1] if deep() else [0])
 def test_the_gate_learns_to_separate_the_roles_where_only_the_loss_teaches_it(seed: int) -> None:
     """The loss falls with e at quantities and rises with it at names; a plain start loses the gate here (DESIGN)."""
     generator = torch.Generator().manual_seed(seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ani import AniConfig, attach, load_adapter, save_adapter
 from ani.injection.model_parts import decoder_layers, is_attached
@@ -14,8 +14,6 @@ from tests.families.models import tiny as family
 from tests.refusals import refused
 from tests.tiny import encode, logits_of, pair
 from tests.tokenizers import gemma_like
-
-SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 4}
 
 
 def with_hook(change: Callable[[torch.Tensor], torch.Tensor]) -> PreTrainedModel:
@@ -49,12 +47,6 @@ def forgetful() -> PreTrainedModel:
     return model
 
 
-def streams() -> PreTrainedModel:
-    """Gemma 3n, whose hidden states have the shape (streams, batch, tokens, width)."""
-    sizes = {**SIZES, "vocab_size": 700, "vocab_size_per_layer_input": 700, "num_kv_shared_layers": 0}
-    return Gemma3nForCausalLM(Gemma3nTextConfig(**sizes, hidden_size_per_layer_input=8, laurel_rank=8, head_dim=16))
-
-
 @pytest.mark.parametrize(
     ("made", "words"),
     [
@@ -62,7 +54,6 @@ def streams() -> PreTrainedModel:
         (lambda: family("cpmant"), "[1, 212, "),
         (run_twice, "2 times"),
         (forgetful, "cache"),
-        (streams, "[4, 1, "),
     ],
 )
 def test_what_is_refused(made: Callable[[], PreTrainedModel], words: str) -> None:

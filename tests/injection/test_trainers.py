@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from peft import AdaLoraConfig, LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
@@ -22,9 +20,9 @@ from transformers import (
     default_data_collator,
 )
 
-from ani import AniConfig, attach, detach, inspect, load_adapter, merge, save_adapter
+from ani import AniConfig, attach, detach, inspect, load_adapter, save_adapter
 from ani.injection.inspection import without_adapter
-from ani.injection.model_parts import ani_module, is_attached, last_decision, number_locator
+from ani.injection.model_parts import ani_module, last_decision, number_locator
 from ani.injection.number_batch import text_starts
 from tests.injection.test_attach import TRAINING, assert_same_gradients, gradients, labelled
 from tests.refusals import refused
@@ -42,17 +40,6 @@ def fresh_accelerator_state() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
-
-
-@pytest.fixture
-def merged(tmp_path: Path) -> Path:
-    model, tokenizer = attached("llama", gemma_like(), policy="after")
-    base, path = tmp_path / "base", tmp_path / "merged"
-    pair("llama", gemma_like())[0].save_pretrained(base)
-    tokenizer.save_pretrained(base)
-    save_adapter(model, tmp_path / "adapter")
-    merge(tmp_path / "adapter", path, model=str(base))
-    return path
 
 
 class KeepGradients(TrainerCallback):
@@ -84,7 +71,7 @@ def arguments(tmp_path: Path, **others: Any) -> dict[str, Any]:
 
 def without_warnings(call: Callable[[], object]) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*own loss")
+        warnings.filterwarnings("error", ".*(own loss|frozen|no prompt)")
         call()
 
 
@@ -97,7 +84,7 @@ def equal_rows(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
 
 def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
     found = []
-    for steps in (1, 2, 4):
+    for steps in (1, 2):
         model, tokenizer = attached("llama", **TRAINING)
         keeper = KeepGradients()
         Trainer(
@@ -113,7 +100,6 @@ def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
         ).train()
         found.append(keeper.kept[0])
     assert_same_gradients(found[1], found[0])
-    assert_same_gradients(found[2], found[0])
 
 
 def test_the_penalty_is_part_of_the_loss_of_trl(tmp_path: Path) -> None:
@@ -142,42 +128,13 @@ def test_the_penalty_is_part_of_the_loss_of_trl(tmp_path: Path) -> None:
     assert penalty > 0
 
 
-def test_a_tuner_that_calls_forward_directly() -> None:
-    model, tokenizer = pair("llama")
-    wrapped = get_peft_model(model, AdaLoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", total_step=10))
-    attach(wrapped, tokenizer, CONFIG)
-    randomise(wrapped, tokenizer)
-    ids = encode(tokenizer)
-    assert (logits_of(wrapped, ids) - logits_of(pair("llama")[0], ids)).abs().max() > 0.01
-    assert last_decision(wrapped) is not None
-
-
-def test_accelerate_autocast() -> None:
-    model, tokenizer = attached("llama", **TRAINING)
-    batch = labelled(tokenizer)
-    model.train()
-    expected = model(**batch).loss
-    prepared = Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
-    assert is_attached(prepared)
-    outputs = prepared(**batch)
-    assert outputs.loss.dtype == torch.float32
-    torch.testing.assert_close(outputs.loss, expected, rtol=0.05, atol=0.05)
-    outputs.loss.backward()
-    assert all(p.grad is not None for p in ani_module(model).parameters())
-    detach(prepared)
-    assert not is_attached(prepared)
-    prepared.eval()(**batch)
-
-
 def test_a_module_that_peft_froze_is_warned_of_once() -> None:
     model, tokenizer = attached("llama")
     peft_model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")).train()
     batch = labelled(tokenizer)
     with pytest.warns(UserWarning, match="frozen"):
         peft_model(**batch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        peft_model(**batch)
+    without_warnings(lambda: peft_model(**batch))
 
 
 @pytest.mark.parametrize("mark", ["ds_id", "_fsdp_flattened"])  # of DeepSpeed's ZeRO-3, and of FSDP 1
@@ -187,44 +144,17 @@ def test_a_module_in_parts_is_refused(mark: str) -> None:
     refused(lambda: model.train()(**labelled(tokenizer)), "--fsdp_version 2", "--zero_stage 2")
 
 
-def own_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-
-
-@pytest.mark.parametrize("smoothing", [0.1, 0.0])
-def test_a_trainer_that_keeps_the_labels_is_warned_of_once(smoothing: float, tmp_path: Path) -> None:
+def test_a_loss_outside_the_model_is_warned_of_once() -> None:
+    """A trainer that keeps the labels, for label smoothing or a loss of its own."""
     model, tokenizer = attached("llama", policy="after", **TRAINING)
-
-    def train(smoothing: float, loss: Any) -> None:
-        settings = arguments(tmp_path, label_smoothing_factor=smoothing, gradient_checkpointing=True)
-        Trainer(
-            model=model,
-            args=TrainingArguments(**settings),
-            train_dataset=equal_rows(tokenizer),
-            data_collator=default_data_collator,
-            compute_loss_func=loss,
-        ).train()
-
-    without_warnings(lambda: train(0.0, None))  # its labels reach the model
-    loss = None if smoothing else own_loss
+    batch = labelled(tokenizer)
+    without_warnings(lambda: model.train()(**batch))
     with pytest.warns(UserWarning, match="own loss"):
-        train(smoothing, loss)
-    without_warnings(lambda: train(smoothing, loss))
+        model(input_ids=batch["input_ids"])
+    without_warnings(lambda: model(input_ids=batch["input_ids"]))
 
 
 # --- LoRA -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [LoraConfig, AdaLoraConfig])
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_lora_never_enters_the_module(checkpoint: bool, kind: Any, merged: Path) -> None:
-    model, _ = attached("llama", gemma_like())
-    if checkpoint:
-        model = AutoModelForCausalLM.from_pretrained(merged)
-    settings = ALL_LINEAR | ({"total_step": 2} if kind is AdaLoraConfig else {})
-    wrapped = get_peft_model(model, kind(**settings))
-    assert ani_module(wrapped).state_dict().keys() == ani_module(attached("llama", gemma_like())[0]).state_dict().keys()
-    assert any("lora" in name and "q_proj" in name for name, _ in wrapped.named_parameters())
 
 
 def test_an_adapter_without_the_module(tmp_path: Path) -> None:
@@ -255,7 +185,7 @@ def test_an_adapter_without_the_module(tmp_path: Path) -> None:
 # --- packed rows ------------------------------------------------------------------------------------------------------
 
 
-def packed(tokenizer: PreTrainedTokenizerBase, repeat: int = 1) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+def packed(tokenizer: PreTrainedTokenizerBase) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """The texts, and one row of them with all that says where they start."""
     parts = [encode(tokenizer, text) for text in TEXTS]
     lengths = torch.tensor([part.shape[1] for part in parts])
@@ -268,8 +198,9 @@ def packed(tokenizer: PreTrainedTokenizerBase, repeat: int = 1) -> tuple[list[to
     return parts, row
 
 
-@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
-@pytest.mark.parametrize("family", ["llama", "gemma"])
+@pytest.mark.parametrize(
+    ("family", "policy"), [("llama", "terminal"), ("gemma", "digitwise"), ("llama", "running"), ("gemma", "after")]
+)
 def test_packed_rows_are_separate_texts(family: str, policy: str) -> None:
     model, tokenizer = attached(family, policy=policy, gate="open")
     parts, row = packed(tokenizer)
@@ -278,51 +209,16 @@ def test_packed_rows_are_separate_texts(family: str, policy: str) -> None:
     torch.testing.assert_close(logits_of(model, **given), alone, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("policy", ["terminal", "after"])
-def test_packed_rows_are_separate_texts_in_training(policy: str) -> None:
-    model, tokenizer = attached("llama", gemma_like(), policy=policy, gate_dropout=0.0, role_weight=0.0)
-    parts, row = packed(tokenizer)
-    labels = row["input_ids"].masked_fill(row["position_ids"] < 7, -100)  # prompts with a number in each
-    features = []
-    for ids, own in zip(parts, labels.split([part.shape[1] for part in parts], dim=1), strict=True):
-        model.train()(input_ids=ids, labels=own)
-        decision = last_decision(model)
-        features += [] if decision is None else [decision.numbers.features]
-    model(input_ids=row["input_ids"], labels=labels, position_ids=row["position_ids"], use_cache=False)
-    decision = last_decision(model)
-    assert decision is not None and torch.equal(decision.numbers.features, torch.cat(features))
-
-
-@pytest.mark.parametrize("packs", [True, False])
-def test_texts_without_prompts_are_warned_of(packs: bool) -> None:
-    """In packed rows the first token of a text has no label, in padded ones the padding."""
-    model, tokenizer = attached("llama", gemma_like(), policy="terminal")
-    parts, given = packed(tokenizer)
-    given = {"input_ids": given["input_ids"], "position_ids": given["position_ids"]}
-    if packs:
-        labels = given["input_ids"].masked_fill(given["position_ids"] == 0, -100)
-    else:
-        rows = [tokenizer.decode(part[0], skip_special_tokens=True) for part in parts]
-        given = dict(tokenizer(rows, return_tensors="pt", padding=True))
-        labels = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)
-    with pytest.warns(UserWarning, match="no prompt"):
-        model.train()(**given, labels=labels)
-    labels[0, 1] = -100
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*no prompt")
-        model(**given, labels=labels)
-
-
-@pytest.mark.parametrize("names", [("position_ids",), ("seq_idx",), ("cu_seq_lens_q",), ("position_ids", "seq_idx")])
-def test_what_says_where_texts_start(names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("name", ["position_ids", "seq_idx", "cu_seq_lens_q"])
+def test_what_says_where_texts_start(name: str) -> None:
     parts, row = packed(gemma_like())
+    ids = row["input_ids"]
     starts = [0, parts[0].shape[1], parts[0].shape[1] + parts[1].shape[1]]
-    assert text_starts(row["input_ids"], {name: row[name] for name in names}) == [starts]
-    assert text_starts(row["input_ids"], {"position_ids": torch.arange(row["input_ids"].shape[1])[None] + 2}) == [[0]]
-    two = row["input_ids"].repeat(2, 1)
-    ends = torch.cat([row["cu_seq_lens_q"], row["cu_seq_lens_q"][1:] + two.shape[1]])
-    several = {key: row[key].repeat(2, 1) for key in ("position_ids", "seq_idx")} | {"cu_seq_lens_q": ends}
-    assert text_starts(two, {name: several[name] for name in names}) == [starts, starts]
+    assert text_starts(ids, {name: row[name]}) == [starts]
+    assert text_starts(ids, {"position_ids": torch.arange(ids.shape[1])[None] + 2}) == [[0]]
+    ends = torch.cat([row["cu_seq_lens_q"], row["cu_seq_lens_q"][1:] + ids.shape[1]])
+    twice = ends if name == "cu_seq_lens_q" else row[name].repeat(2, 1)
+    assert text_starts(ids.repeat(2, 1), {name: twice}) == [starts, starts]
 
 
 # --- TRL --------------------------------------------------------------------------------------------------------------
@@ -343,7 +239,7 @@ def fused(model: nn.Module, trainer: str, penalty: float) -> torch.Tensor:
         return model.train()(input_ids=ids, labels=labels, fused_lm_head=True).log_probs
 
 
-@pytest.mark.parametrize("trainer", ["sft", "dpo", "kto", "grpo", "rloo"])
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "grpo"])
 def test_only_the_loss_of_a_language_model_has_a_penalty(trainer: str) -> None:
     zero, ten = (
         fused(attached("llama", gemma_like(), policy="after", gate_dropout=0.0)[0], trainer, p) for p in (0.0, 10.0)
@@ -399,27 +295,6 @@ def test_rollouts_without_the_module_are_refused() -> None:
 
 
 # --- others -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loaded", [False, True])
-def test_a_layer_that_is_offloaded(loaded: bool, tmp_path: Path) -> None:
-    model, tokenizer = attached("llama", gemma_like())
-    save_adapter(model, tmp_path / "adapter")
-    ids = encode(tokenizer)
-    base = pair("llama", gemma_like())[0]
-    base.save_pretrained(tmp_path / "base")
-    parts = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
-    places = parts | {f"model.layers.{i}": "disk" if i == 2 else "cpu" for i in range(4)}
-    offloaded = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "base", device_map=places, offload_folder=str(tmp_path / "offload")
-    )
-    assert next(offloaded.model.layers[2].parameters()).device.type == "meta"
-    if loaded:
-        load_adapter(offloaded, tokenizer, tmp_path / "adapter")
-    else:
-        attach(offloaded, tokenizer, ani_module(model).config)
-        ani_module(offloaded).load_state_dict(ani_module(model).state_dict())
-    torch.testing.assert_close(logits_of(offloaded, ids), logits_of(model, ids))
 
 
 def test_tokens_that_are_added_later() -> None:

@@ -10,13 +10,13 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
 from ani import AniConfig
 from ani.errors import InputError
-from ani.injection.attach import attach, detach
+from ani.injection.attach import attach
 from ani.injection.loss import auxiliary_loss
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, decoder_layers, last_decision, number_locator
 from ani.injection.module import AniModule
 from tests.properties import deep
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, pair
 
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
@@ -25,7 +25,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no-gate-norm": {"gate_norm": False},
     "gate-layers": {"gate_layers": (0,), "gate_context": (0,)},
 }
-variants = pytest.mark.parametrize("variant", VARIANTS)
 families = pytest.mark.parametrize("family", FAMILIES)
 in_turn = pytest.mark.parametrize(
     ("family", "variant"), [*product(FAMILIES, VARIANTS)] if deep() else [*zip(cycle(FAMILIES), VARIANTS, strict=False)]
@@ -38,8 +37,7 @@ def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, layer: int) -
     return torch.as_tensor(output.hidden_states[layer][0])
 
 
-@families
-@variants
+@in_turn
 def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) -> None:
     model, tokenizer = attached(family, **VARIANTS[variant])
     module, scanner = ani_module(model), number_locator(model).scanner
@@ -65,29 +63,6 @@ def test_the_hidden_state_is_what_the_settings_say(family: str, variant: str) ->
     assert place == len(decision.numbers)
     assert all(opened) if module.config.gate == "open" else any(opened) and not all(opened)
     torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-5)
-
-
-@in_turn
-def test_generating_with_a_cache_equals_a_full_forward(family: str, variant: str) -> None:
-    model, tokenizer = attached(family, **VARIANTS[variant])
-    ids = encode(tokenizer, "Room 505 holds 12 people; 3.5 kg cost $1,234,567 and")
-    output = model.generate(
-        ids, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True, eos_token_id=None
-    )
-    numbers = number_locator(model).batch(ids.tolist())
-    logits = logits_of(model, output.sequences, numbers=numbers)[:, ids.shape[1] - 1 : -1]
-    assert (torch.stack(output.logits, dim=1) - logits).abs().max() <= 1e-4
-
-
-@in_turn
-def test_a_row_gives_the_same_alone_and_in_a_batch(family: str, variant: str) -> None:
-    model, tokenizer = attached(family, **VARIANTS[variant])
-    texts = [MIXED_TEXT, "no number here", "7 of 1999"]
-    batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")
-    together = logits_of(model, **batch)
-    for row, text in enumerate(texts):
-        alone = logits_of(model, encode(tokenizer, text))[0]
-        assert (together[row, : len(alone)] - alone).abs().max() <= 1e-4
 
 
 def module_of(**settings: Any) -> AniModule:
@@ -119,26 +94,6 @@ def test_a_supervised_gate_learns_from_roles_alone() -> None:
     decided = supervised.eval()(hidden, features, 1 - roles)
     assert torch.equal(decided.alpha, (decided.logits > 0).float())
     assert torch.equal(decided.logits, supervised(hidden, features.flip(0), roles).logits)
-
-
-@pytest.mark.parametrize("gate", ["open", "learned"])
-def test_adding_starts_as_a_no_op_and_replacing_does_not(gate: str) -> None:
-    hidden, features = torch.randn(64, 32), torch.randn(64, 16).sign()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        adding, replacing = module_of(gate=gate), module_of(gate=gate, combine="replace")
-    assert torch.equal(adding.train()(hidden, features).hidden_states, hidden)
-    injection = replacing.train()(hidden, features)
-    assert not torch.allclose(injection.hidden_states, hidden)
-    assert 0.5 < float(injection.embedding_rms.mean()) < 1.5  # in units of the layer's own states
-
-
-def test_a_half_open_gate_replaces_half() -> None:
-    module = module_of(combine="replace").train()
-    hidden, features = torch.randn(4, 32), torch.randn(4, 16)
-    injection = module(hidden, features)
-    embedding = 3.0 * module.projection(features)
-    torch.testing.assert_close(injection.hidden_states, (hidden + embedding) / 2)
 
 
 @families
@@ -175,13 +130,3 @@ def test_no_mean_is_read_of_attention_of_another_build() -> None:
     assert {name: type(module) for name, module in model.named_modules()} == before
     attach(model, pair("qwen3")[1], AniConfig(layer=1))
     assert ani_module(model).config.value_size == 0
-
-
-def test_a_detached_model_has_its_attention_again() -> None:
-    model, tokenizer = attached("llama", gate_context=(1,))
-    attention = decoder_layers(model)[1].self_attn
-    assert attention.config is not model.config
-    detach(model)
-    assert attention.config is model.config
-    ids = encode(tokenizer)
-    assert torch.equal(logits_of(model, ids), logits_of(pair("llama")[0], ids))

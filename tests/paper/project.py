@@ -1,36 +1,28 @@
 """The project's side of the comparison: one short function for each place in the code that has a fact of the paper."""
 
 import hashlib
-import inspect
 import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import TypeAdapter
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import ani
 from ani.compare.plan import Comparison, variant_recipes
-from ani.data.arithmetic import arithmetic_problems
-from ani.data.diagnostic import diagnostic_sentences
 from ani.data.openmath_magpie import build_openmath_magpie
-from ani.data.sources import MATH, AnySource
-from ani.evaluation.engines import MAX_LENGTH, TransformersEngine
+from ani.data.sources import AnySource
+from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks import TASKS
-from ani.evaluation.tasks.gates import FINER_NAME, NOMINAL_TAGS, read_texts
-from ani.evaluation.tasks.gsm8k import GSM8K
-from ani.evaluation.tasks.mmlu import MMLU, MMLU_GROUPS, Mmlu
+from ani.evaluation.tasks.gates import read_texts
 from ani.evaluation.tasks.routing import routing_queries
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, last_decision
-from ani.results.statistics import bootstrap_means, paired_difference
 from ani.settings import load_settings
-from ani.training.recipe import Recipe, load_recipe
-from ani.training.run import paper_layer
+from ani.training.recipe import Recipe
 from ani.training.trainer import adamw
 from tests.answers import answers_of
 from tests.tokenizers import qwen
@@ -62,10 +54,6 @@ def rows(name: str) -> dict[str, Recipe]:
     return variant_recipes(RECIPES / f"{name}.yaml")
 
 
-def training_recipe() -> Recipe:
-    return load_recipe(RECIPES / "train.yaml")
-
-
 def method_settings(name: str) -> dict[str, Any] | None:
     """What a method fixes of its module; None: it has none."""
     settings = METHODS[name].settings
@@ -77,11 +65,6 @@ def written_by(name: str, text: str) -> str:
     return METHODS[name].write(text)
 
 
-def layer_of(model: str, family: str, shape: dict[str, int]) -> int:
-    """The layer of `ani.layer: paper`."""
-    return paper_layer(model, AutoConfig.for_model(family, **shape))
-
-
 def optimizer(recipe: Recipe, model: PreTrainedModel) -> torch.optim.Optimizer:
     return adamw(model, recipe.training)
 
@@ -89,16 +72,6 @@ def optimizer(recipe: Recipe, model: PreTrainedModel) -> torch.optim.Optimizer:
 def question(task: str, data: Path) -> Any:
     """The first question of a benchmark from a file or folder: `.messages`, and `.generation` with its limits."""
     return TASKS[task](data=str(data)).questions(0)[0]  # type: ignore[attr-defined]
-
-
-def level_is_hard(level: int) -> bool:
-    """Whether an answer to MATH is reported with the hard levels."""
-    answer = TASKS["math"].record(run="", task="math", id=0, prompt_hash="", level=level, correct=True)
-    return {"levels 1–3": False, "levels 4–5": True}[answer.part]  # type: ignore[attr-defined]
-
-
-def mmlu_choice(log_probabilities: Sequence[float]) -> str:
-    return str(Mmlu.judge(0, log_probabilities)["prediction"])
 
 
 def additions() -> list[Any]:
@@ -122,28 +95,10 @@ def arithmetic_verdict(digits: int, off_by: int) -> bool:
     return bool(record.correct)
 
 
-def diagnostic_set() -> dict[str, Any]:
-    """The defaults of the paper's set: sources and the number of texts of each role."""
-    defaults = inspect.signature(build_openmath_magpie).parameters
-    return {key: defaults[key].default for key in ("quantitative", "nominal", "count")}
-
-
 def built_set(out: Path, quantitative: Path, nominal: Path, count: int) -> str:
     """The training file of a set that is made of local files."""
     build_openmath_magpie(out, quantitative=str(quantitative), nominal=str(nominal), count=count)
     return (out / "train.jsonl").read_text(encoding="utf-8")
-
-
-def hub_sets() -> dict[str, str]:
-    return {"gsm8k": GSM8K[0][0], "math": MATH[0][0], "mmlu": MMLU[0][0]}
-
-
-def math_subjects() -> int:
-    return len(MATH)
-
-
-def mmlu_subjects() -> list[str]:
-    return [subject for subjects in MMLU_GROUPS.values() for subject in subjects.split()]
 
 
 def finer_labels(data: Path) -> list[list[str | None]]:
@@ -152,28 +107,9 @@ def finer_labels(data: Path) -> list[list[str | None]]:
     return [[label and role_name(label.role) for label in text.labels or ()] for text in texts]
 
 
-def finer() -> tuple[str, set[str]]:
-    """FiNER's name, and its tags that are nominal."""
-    return FINER_NAME, set(NOMINAL_TAGS)
-
-
 def routing() -> list[tuple[str, list[str]]]:
     """Each query with the roles of its numbers."""
     return [(query.text, [str(role_name(number.role)) for number in query.numbers]) for query in routing_queries()]
-
-
-def longest_text() -> int:
-    """Most tokens of prompt and answer."""
-    return MAX_LENGTH
-
-
-def bootstrap_samples() -> int:
-    return len(bootstrap_means(np.zeros((3, 1))))
-
-
-def paired_gain(ours: list[bool], theirs: list[bool]) -> Any:
-    """`.value`, `.low`, `.high` and the one-sided `.p` of a gain."""
-    return paired_difference(np.array(ours, float), np.array(theirs, float))
 
 
 def module_of(model: PreTrainedModel) -> Any:
@@ -194,36 +130,10 @@ def gate_logits(model: PreTrainedModel) -> torch.Tensor:
     return decision.injection.logits
 
 
-def embeddings(model: PreTrainedModel) -> torch.Tensor:
-    """e of the numbers of the last forward pass, (N, d_model)."""
-    decision = last_decision(model)
-    assert decision is not None
-    return decision.injection.scaled
-
-
-def examples(source: dict[str, Any], seed: int) -> list[Any]:
-    """The examples of a recipe's data source."""
-    return TypeAdapter[Any](AnySource).validate_python(source).examples(seed)
-
-
 def drawn(source: dict[str, Any], seed: int) -> str:
-    """A hash of a data source's examples."""
-    return digest(
-        [[each.prompt, each.completion, list(map(role_name, each.roles or ()))] for each in examples(source, seed)]
-    )
-
-
-def held_out_sums(count: int) -> list[str]:
-    """Arithmetic problems of the test split."""
-    operations: Any = ["addition", "subtraction", "multiplication", "division"]
-    return [
-        problem.prompt for problem in arithmetic_problems(count, digits=[2, 5, 9], operations=operations, split="test")
-    ]
-
-
-def labelled_sentences(count: int, split: Any) -> list[Any]:
-    """Our own diagnostic sentences."""
-    return [(each.text, each.roles) for each in diagnostic_sentences(count, split=split)]
+    """A hash of the examples of a recipe's data source."""
+    examples = TypeAdapter[Any](AnySource).validate_python(source).examples(seed)
+    return digest([[each.prompt, each.completion, list(map(role_name, each.roles or ()))] for each in examples])
 
 
 def records(

@@ -6,12 +6,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ani.evaluation.tasks.gates import PUBLISHED, DecidedText, Gates
+from ani.data.sources import MATH
+from ani.evaluation.engines import MAX_LENGTH
+from ani.evaluation.tasks import TASKS
+from ani.evaluation.tasks.gates import FINER_NAME, NOMINAL_TAGS, PUBLISHED, DecidedText, Gates
+from ani.evaluation.tasks.gsm8k import GSM8K
+from ani.evaluation.tasks.mmlu import MMLU, MMLU_GROUPS, Mmlu
 from ani.evaluation.tasks.routing import Routing, judged, routing_queries
 from ani.injection.decisions import NumberDecision
 from ani.probing.curve import LayerPoint, LayerSelection, layers_table
+from ani.results.statistics import bootstrap_means, paired_difference
 from tests.json_lines import write_lines
 from tests.paper import facts, project
 
@@ -60,15 +67,18 @@ def test_the_prompt_of_mmlu_is_the_papers(tmp_path: Path) -> None:
     assert question.messages[0]["content"] == system
     assert question.messages[1]["content"] == "\n\n".join([*shots, filled(target, 9)])
     assert question.generation is None  # the letters' log-probabilities are compared
-    assert project.mmlu_choice([-3.0, -2.0, -0.5, -1.0]) == "C"
+    assert Mmlu.judge(0, [-3.0, -2.0, -0.5, -1.0])["prediction"] == "C"
 
 
 def test_the_sets_are_those_of_the_paper() -> None:
-    assert project.hub_sets() == facts.HUB
-    assert project.math_subjects() == facts.MATH_SUBJECTS
-    assert len(set(project.mmlu_subjects())) == len(project.mmlu_subjects()) == facts.MMLU_SUBJECTS
-    assert {level: project.level_is_hard(level) for level in facts.HARD_LEVELS} == facts.HARD_LEVELS
-    assert project.longest_text() == facts.LONGEST_TEXT
+    assert {"gsm8k": GSM8K[0][0], "math": MATH[0][0], "mmlu": MMLU[0][0]} == facts.HUB
+    assert len(MATH) == facts.MATH_SUBJECTS
+    subjects = [subject for group in MMLU_GROUPS.values() for subject in group.split()]
+    assert len(set(subjects)) == len(subjects) == facts.MMLU_SUBJECTS
+    for level, hard in facts.HARD_LEVELS.items():
+        answer: Any = TASKS["math"].record(run="", task="math", id=0, prompt_hash="", level=level, correct=True)
+        assert answer.part == ("levels 4–5" if hard else "levels 1–3")
+    assert MAX_LENGTH == facts.LONGEST_TEXT
 
 
 def test_additions_are_a_hundred_of_each_length() -> None:
@@ -86,9 +96,7 @@ def test_an_addition_is_right_if_it_matches_exactly(off_by: int, right: bool) ->
 
 
 def test_finer_has_its_nominal_tag(tmp_path: Path) -> None:
-    name, nominal = project.finer()
-    assert name.endswith(facts.FINER)
-    assert nominal == facts.NOMINAL_TAGS
+    assert FINER_NAME.endswith(facts.FINER) and set(NOMINAL_TAGS) == facts.NOMINAL_TAGS
     tokens = ["It", "owes", "100", "dollars", "until", "2025", "at", "7"]
     tags = ["O", "O", "B-DebtInstrumentFaceAmount", "O", "O", "B-DebtInstrumentMaturityDate", "O", "O"]
     data = write_lines(tmp_path / "test.jsonl", {"tokens": tokens, "ner_tags": tags})
@@ -122,9 +130,9 @@ def test_routing_mixes_traps_with_operands() -> None:
 
 
 def test_gains_are_bootstrapped_in_pairs() -> None:
-    assert project.bootstrap_samples() == facts.BOOTSTRAP_SAMPLES
-    ours, theirs = [True] * 60 + [False] * 40, [True] * 45 + [False] * 55
-    gain, loss = project.paired_gain(ours, theirs), project.paired_gain(theirs, ours)
+    assert len(bootstrap_means(np.zeros((3, 1)))) == facts.BOOTSTRAP_SAMPLES
+    ours, theirs = (np.arange(100.0) < right for right in (60, 45))
+    gain, loss = (paired_difference(*map(np.float64, pair)) for pair in ((ours, theirs), (theirs, ours)))
     assert gain.value == pytest.approx(0.15) == pytest.approx(-loss.value)
     # Only the pairs' differences vary: 15 of 100 are 1, whose share has a standard error of 0.0357.
     assert (gain.low, gain.high) == pytest.approx((0.15 - 1.96 * 0.0357, 0.15 + 1.96 * 0.0357), abs=0.015)

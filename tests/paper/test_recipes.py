@@ -1,12 +1,17 @@
 """recipes/paper against the paper: what each row trains, on what, and beside which published values it is shown."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
+from ani.data.openmath_magpie import build_openmath_magpie
+from ani.training.recipe import load_recipe
+from ani.training.run import paper_layer
 from tests.paper import facts, project
 from tests.tiny import attached
 
@@ -88,7 +93,7 @@ def test_a_row_has_the_papers_module(name: str, variant: str) -> None:
 
 
 def test_the_training_recipe_is_ani_on_qwen3_8b() -> None:
-    recipe = project.training_recipe()
+    recipe = load_recipe(project.RECIPES / "train.yaml")
     assert (recipe.model, recipe.method) == ("Qwen/Qwen3-8B", "ani")
     assert recipe.ani is not None
     assert differing(recipe.ani, {**facts.MODULE, **facts.ANI, "layer": "paper"}) == {}
@@ -106,7 +111,8 @@ def test_a_method_fixes_what_the_paper_says(name: str) -> None:
 
 @pytest.mark.parametrize("model", facts.LAYERS)
 def test_the_layer_of_a_model_is_the_papers(model: str) -> None:
-    assert project.layer_of(model, *facts.SHAPES[model]) == facts.LAYERS[model]
+    family, shape = facts.SHAPES[model]
+    assert paper_layer(model, AutoConfig.for_model(family, **shape)) == facts.LAYERS[model]
 
 
 def test_probes_choose_among_all_layers_on_the_papers_set() -> None:
@@ -129,9 +135,9 @@ def chat(question: str, answer: str, *more: str) -> str:
 
 
 def test_the_diagnostic_set_is_the_papers(tmp_path: Path) -> None:
-    defaults = project.diagnostic_set()
-    assert (defaults["quantitative"], defaults["nominal"]) == facts.DIAGNOSTIC_SOURCES
-    assert defaults["count"] == facts.DIAGNOSTIC_TEXTS
+    given = inspect.signature(build_openmath_magpie).parameters
+    defaults = [given[name].default for name in ("quantitative", "nominal", "count")]
+    assert defaults == [*facts.DIAGNOSTIC_SOURCES, facts.DIAGNOSTIC_TEXTS]
     maths, chats = tmp_path / "openmath.jsonl", tmp_path / "magpie.jsonl"
     maths.write_text(json.dumps({"problem": "What is 3 + 4?", "generated_solution": "It is 3 + 4 = 7."}))
     dropped = [chat(f"What about {term} in room 7?", "It is in room 8.") for term in facts.EXCLUDED_TERMS]

@@ -57,7 +57,7 @@ IMAGE_TEXT: dict[str, dict[str, Any]] = {
         "vocabulary_map": {"<image>": 5},
     },
 }
-IN_TEST = "cohere", "gpt_oss", "smolvlm"
+IN_TEST = "gpt_oss", "smolvlm"
 
 
 def merged(folder: Path, family: str, gate_layers: tuple[int, ...] = (), **own: Any) -> tuple[Path, Any, Any]:
@@ -115,9 +115,11 @@ def test_a_wrong_layer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         engine(path, [[0]], num_gpu_blocks_override=64)
 
 
-def test_a_stale_residual_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # vLLM's own layers of this family return the finished state, and a stale residual.
-    path, _, _ = merged(tmp_path, "cohere2", sliding_window=16, layer_types=["full_attention"] * 3)
-    monkeypatch.setattr(models, "supports_eagle3", lambda model: True)
-    with pytest.raises(ValueError, match="hidden states of layer 2"):
-        engine(path, [[0]], num_gpu_blocks_override=64)
+if deep():
+
+    def test_a_stale_residual_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # vLLM's own layers of this family return the finished state, and a stale residual.
+        path, _, _ = merged(tmp_path, "cohere2", sliding_window=16, layer_types=["full_attention"] * 3)
+        monkeypatch.setattr(models, "supports_eagle3", lambda model: True)
+        with pytest.raises(ValueError, match="hidden states of layer 2"):
+            engine(path, [[0]], num_gpu_blocks_override=64)

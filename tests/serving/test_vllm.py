@@ -289,7 +289,6 @@ SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "running": ("mistral", {"policy": "running", "gate_layers": (0,)}, {}),
     "terminal": ("mistral", {"policy": "terminal"}, {}),
     "xval": ("mistral", dict(METHODS["xval"].settings or {}), {}),
-    "fone": ("qwen3", dict(METHODS["fone"].settings or {}), {**RANKS, **COMPILED} if deep() else {}),
     "after-ranks": (
         "qwen3",
         {"policy": "after", "gate_context": (0,)},
@@ -297,6 +296,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 if deep():
+    SERVED["fone"] = ("qwen3", dict(METHODS["fone"].settings or {}), {**RANKS, **COMPILED})
     SERVED["after-drafts"] = ("llama", {"policy": "after"}, {"speculative_config": DRAFTS})
 
 
@@ -322,47 +322,51 @@ def test_smollm2_with_open_gates(tmp_path: Path, policy: Any) -> None:
     check_parity(path, model, tokenizer, brief=not deep())
 
 
-def test_states_come_from_a_store(tmp_path: Path) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, "mistral", policy="after")
-    rows = [tokenizer(text)["input_ids"] for text in prompts(8, 8)]
-    expected = greedy(model, rows)
-    # vLLM's own example, which keeps whole prompts in files, takes no prompt in chunks.
-    place = {"shared_storage_path": str(tmp_path / "store")}
-    store = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": place}
-    llm = engine(path, rows, max_num_batched_tokens=2048, kv_transfer_config=store)
-    try:
-        computed, before = served(llm, rows)
-        llm.reset_prefix_cache()
-        loaded, cached = served(llm, rows)
-        assert cached > before
-        assert_same(computed, expected)
-        assert_same(loaded, expected)
-        with pytest.raises(ValueError, match="leave out --kv-transfer-config"):
-            served(llm, rows, **{SWITCH: "closed"})
-    finally:
-        llm.llm_engine.engine_core.shutdown()
+if deep():
+
+    def test_states_come_from_a_store(tmp_path: Path) -> None:
+        path, model, tokenizer = tiny_merged(tmp_path, "mistral", policy="after")
+        rows = [tokenizer(text)["input_ids"] for text in prompts(8, 8)]
+        expected = greedy(model, rows)
+        # vLLM's own example, which keeps whole prompts in files, takes no prompt in chunks.
+        place = {"shared_storage_path": str(tmp_path / "store")}
+        store = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": place}
+        llm = engine(path, rows, max_num_batched_tokens=2048, kv_transfer_config=store)
+        try:
+            computed, before = served(llm, rows)
+            llm.reset_prefix_cache()
+            loaded, cached = served(llm, rows)
+            assert cached > before
+            assert_same(computed, expected)
+            assert_same(loaded, expected)
+            with pytest.raises(ValueError, match="leave out --kv-transfer-config"):
+                served(llm, rows, **{SWITCH: "closed"})
+        finally:
+            llm.llm_engine.engine_core.shutdown()
 
 
-def test_lora_adapters_beside_one_module(tmp_path: Path) -> None:
-    path, model, tokenizer = tiny_merged(tmp_path, "llama", policy="after")
-    rows = [tokenizer(text)["input_ids"] for text in prompts(8, 4)]
-    expected: list[Any] = [greedy(model, rows)]
-    adapters: list[LoRARequest | None] = [None]
-    lora = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    for name in ("sums", "prices"):
-        wrapped = get_peft_model(copy.deepcopy(model), lora).eval()
-        ani.save_adapter(wrapped, tmp_path / name)
-        expected.append(greedy(cast(Any, wrapped), rows))
-        adapters.append(LoRARequest(name, len(adapters), str(tmp_path / name)))
-    llm = engine(path, rows, enable_lora=True, max_lora_rank=8, max_loras=2)
-    try:
-        for adapter, wanted in zip(adapters, expected, strict=True):
-            assert_same(served(llm, rows, lora=adapter)[0], wanted)
-        closed = [greedy(closed_gates(model), rows)]
-        assert_same(served(llm, rows, **{SWITCH: "closed"})[0], closed[0])
-        assert all(one[0] != other[0] for one, other in itertools.combinations([*expected, *closed], 2))
-    finally:
-        llm.llm_engine.engine_core.shutdown()
+if deep():
+
+    def test_lora_adapters_beside_one_module(tmp_path: Path) -> None:
+        path, model, tokenizer = tiny_merged(tmp_path, "llama", policy="after")
+        rows = [tokenizer(text)["input_ids"] for text in prompts(8, 4)]
+        expected: list[Any] = [greedy(model, rows)]
+        adapters: list[LoRARequest | None] = [None]
+        lora = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+        for name in ("sums", "prices"):
+            wrapped = get_peft_model(copy.deepcopy(model), lora).eval()
+            ani.save_adapter(wrapped, tmp_path / name)
+            expected.append(greedy(cast(Any, wrapped), rows))
+            adapters.append(LoRARequest(name, len(adapters), str(tmp_path / name)))
+        llm = engine(path, rows, enable_lora=True, max_lora_rank=8, max_loras=2)
+        try:
+            for adapter, wanted in zip(adapters, expected, strict=True):
+                assert_same(served(llm, rows, lora=adapter)[0], wanted)
+            closed = [greedy(closed_gates(model), rows)]
+            assert_same(served(llm, rows, **{SWITCH: "closed"})[0], closed[0])
+            assert all(one[0] != other[0] for one, other in itertools.combinations([*expected, *closed], 2))
+        finally:
+            llm.llm_engine.engine_core.shutdown()
 
 
 def engine_config(**changes: Any) -> Any:

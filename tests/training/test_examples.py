@@ -5,15 +5,10 @@ import pytest
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ani.injection.locate import NumberLocator
 from ani.models import load_config, load_tokenizer
-from ani.roles import Role
 from ani.training.examples import (
     NOTHING,
     LengthGroupedSampler,
-    decisions_by_role,
-    load_examples,
-    tokenized_examples,
 )
 from ani.training.recipe import load_recipe
 from ani.training.run import train, training_rows
@@ -34,28 +29,13 @@ def test_examples_without_a_completion_within_the_limit_are_left_out(tiny_recipe
     assert not (tmp_path / "other").exists()
 
 
-def test_data_have_a_seed_of_their_own(tiny_recipe: Write) -> None:
-    own, *others = (
-        load_examples(load_recipe(tiny_recipe(), settings))
-        for settings in (["seed=4", "data_seed=0"], ["seed=0"], ["seed=4"])
-    )
-    assert own == others[0] != others[1]
-
-
-def test_every_epoch_has_an_order_of_its_own() -> None:
-    sampler = LengthGroupedSampler([1] * 24, 2, seed=3)
-    orders = []
-    for epoch in (0, 1, 0):
-        sampler.set_epoch(epoch)
-        orders.append(list(sampler))
-    assert orders[0] == orders[2] != orders[1]
-
-
-@pytest.mark.parametrize("rows", [11, 12, 13, 24, 3])
+@pytest.mark.parametrize("rows", [11, 12, 24])
 def test_processes_share_the_order_of_one(rows: int) -> None:
     lengths = [(7 * i) % 5 for i in range(rows)]
     (alone := LengthGroupedSampler(lengths, 2, seed=3)).set_epoch(1)
     (shared := LengthGroupedSampler(lengths, 2, seed=3, multiple=6)).set_epoch(1)
+    (other := LengthGroupedSampler(lengths, 2, seed=3)).set_epoch(2)
+    assert [*other] != [*alone]
     shards = [list(BatchSamplerShard(BatchSampler(shared, 2, drop_last=False), 3, process)) for process in range(3)]
     assert {len(shard) for shard in shards} == {-(-rows // 6)}
     rounds = [row for batches in zip(*shards, strict=True) for batch in batches for row in batch]
@@ -83,22 +63,3 @@ def test_a_gate_needs_both_roles(gate: str, policy: str, learns: bool, tiny_reci
         assert len(rows(SUMS)) == 4
     else:
         refused(lambda: rows(SUMS), "no nominal number", "roles")
-
-
-def test_what_the_gate_sees_is_counted_by_role_and_policy(tiny_recipe: Write, tmp_path: Path) -> None:
-    chat = [{"role": "user", "content": "Who is in 505?"}, {"role": "assistant", "content": "12 or 13, not 14."}]
-    path = write_lines(tmp_path / "data.jsonl", {"messages": chat, "roles": "nominal"})
-    recipe = load_recipe(tiny_recipe(data=[{"kind": "jsonl", "path": str(path)}]))
-    assert recipe.ani is not None
-    found = {}
-    for policy, scope in (("terminal", "prompt"), ("terminal", "all"), ("after", "prompt")):
-        config = recipe.ani.model_copy(update={"policy": policy, "scope": scope}).config()
-        locator = NumberLocator(tokenizer := load_tokenizer(recipe.model), config)
-        rows = tokenized_examples(load_examples(recipe), tokenizer, locator, 64)
-        found[policy, scope] = dict(decisions_by_role(rows, locator))
-    everything = {Role.NOMINAL: 1, Role.UNKNOWN: 3}
-    assert found == {
-        ("terminal", "prompt"): {Role.NOMINAL: 1},
-        ("terminal", "all"): everything,
-        ("after", "prompt"): everything,
-    }

@@ -22,6 +22,7 @@ from ani.training.packing import PASSES, Packing, StepCollator, first_fit, packi
 from ani.training.recipe import Recipe, TrainingSettings, load_recipe
 from ani.training.run import train, training_arguments, with_adapter
 from ani.training.trainer import AniTrainer
+from tests.properties import cover, deep
 from tests.tiny import FAMILIES, attached, pair, randomise, tiny
 from tests.tokenizers import gemma_like
 
@@ -126,19 +127,19 @@ def step(
 WITH_MODULE = {"layer": 2, "gate_hidden_size": 16, "gate_dropout": 0.0, "role_weight": 0.5}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "flash"])
-@pytest.mark.parametrize(
-    "method", [{"ani": {**WITH_MODULE, "policy": policy}} for policy in ("after", "terminal")] + [{"method": "sft"}]
-)
-@pytest.mark.parametrize("family", FAMILIES)
+METHODS: dict[str, dict[str, Any]] = {name: {"ani": {**WITH_MODULE, "policy": name}} for name in ("after", "terminal")}
+METHODS |= {"sft": {"method": "sft"}} if deep() else {}
+
+
+@cover(family=FAMILIES, method=list(METHODS), attention=["sdpa", "flash"])
 def test_packed_rows_have_the_loss_and_gradients_of_a_row_per_example(
-    family: str, method: dict[str, Any], attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, method: str, attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packed rows give the loss and gradients of one row per example, with LoRA, gradient checkpointing, penalty and
     roles."""
     packing, patch = (Packing(96, 2), None) if attention == "sdpa" else (Packing(192, 1), monkeypatch)
-    expected, others = step(family, method, tmp_path / "plain", None, patch)
-    line, gradients = step(family, method, tmp_path / "packed", packing, patch)
+    expected, others = step(family, METHODS[method], tmp_path / "plain", None, patch)
+    line, gradients = step(family, METHODS[method], tmp_path / "packed", packing, patch)
     assert line.keys() == expected.keys()
     for key in line.keys() - {"tokens_per_second"}:
         assert line[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-5), key
@@ -159,15 +160,16 @@ def test_first_fit_places_each_example_once_and_leaves_no_two_rows_that_fit_into
     assert len(rows) == 1 or sum(sorted(loads)[:2]) > capacity
 
 
-@pytest.mark.parametrize(
-    ("device", "attention", "largest"),
-    [("cpu", "sdpa", (32, 3)), ("meta", "sdpa", (40, 3)), ("meta", "flash_attention_2", (120, 1))],
-)
-def test_a_packed_pass_is_no_larger_than_another(device: str, attention: str, largest: tuple[int, int]) -> None:
-    model = tiny("llama").to(device)  # 32 wide
-    model.config._attn_implementation_internal = attention
+def test_a_packed_pass_is_no_larger_than_another() -> None:
     settings = TrainingSettings(batch_size=3, max_length=40)
-    assert packing_of(model, settings) == largest
+    for device, attention, largest in (
+        ("cpu", "sdpa", (32, 3)),  # as wide as the model
+        ("meta", "sdpa", (40, 3)),
+        ("meta", "flash_attention_2", (120, 1)),
+    ):
+        model = tiny("llama").to(device)
+        model.config._attn_implementation_internal = attention
+        assert packing_of(model, settings) == largest
 
 
 def of_length(length: int) -> TokenizedExample:

@@ -1,26 +1,14 @@
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import ani
-from ani.compare.plan import variant_recipes
-from ani.data.collator import IGNORED, NumberCollator, tokenize
-from ani.data.records import Example
-from ani.encoders import build_encoder
-from ani.injection.forward import InjectionLayer
-from ani.injection.loss import auxiliary_loss
-from ani.injection.model_parts import ani_module
-from ani.roles import Role
 from ani.settings import save_settings
 from ani.training.recipe import load_recipe
-from ani.training.run import with_adapter
 from tests.refusals import refused
-from tests.tiny import pair, tiny, tokenizer_of
 
 MINIMAL: dict[str, Any] = {"output": "out", "ani": {"layer": 24}, "data": [{"kind": "arithmetic", "count": 10}]}
 RECIPES = sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
@@ -48,107 +36,48 @@ def test_shipped_recipes_are_valid_and_survive_saving(path: Path, tmp_path: Path
     assert load_recipe(tmp_path / "copy.yaml") == recipe
 
 
-ABLATIONS = variant_recipes(SMALL / "ablations.yaml")
-
-
-@cache
-def trained_facts(name: str) -> dict[str, Any]:
-    """Return what training by a row of `ablations.yaml` really uses: read from the attached module, its loss and a
-    collated example, not from the recipe."""
-    recipe = ABLATIONS[name]
-    torch.manual_seed(0)
-    model, tokenizer = tiny("llama", num_hidden_layers=30), tokenizer_of("llama")
-    module = ani_module(with_adapter(model, tokenizer, recipe)).train()
-    (layer,) = [i for i, each in enumerate(model.model.layers) if isinstance(each, InjectionLayer)]
-    hidden = torch.randn(2, 32) * 50
-    injection = module(hidden, torch.ones(2, module.projection.in_features))
-    half_open = injection._replace(alpha=torch.full((2,), 0.5))
-
-    def loss(size: float) -> float:
-        sized = half_open._replace(embeddings=torch.full_like(injection.embeddings, size))
-        return auxiliary_loss(module, sized, torch.full((2,), Role.UNKNOWN)).item()
-
-    collator = NumberCollator(tokenizer, None, recipe.training.loss_on == "all")
-    (labels,) = collator([tokenize(Example("Room 5 is", " up"), tokenizer, None, 64)])["labels"]
-    return {
-        "layer": layer,
-        "loss of a half open gate": round(loss(1.0), 6),
-        "share of it while e is small": round(loss(0.01) / loss(1.0), 6) if loss(1.0) else 0.1,
-        "dropout": module.gate.dropout.p,
-        "width": len(module.gate.inner.weight),
-        "features": module.projection.in_features,
-        "RMS that the gate reads": round(module.gate.norm(hidden).square().mean().sqrt().item(), -1),
-        "W_P is zero": not bool(module.projection.weight.any()),
-        "the prompt is learnt": bool(labels[1] != IGNORED),
-    }
-
-
-@pytest.mark.parametrize("name", [name for name in ABLATIONS if name != "ani"])
-def test_an_ablation_changes_the_module_or_the_loss_as_its_row_says(name: str) -> None:
-    before, found = trained_facts("ani"), trained_facts(name)
-    assert {key: (before[key], found[key]) for key in before if before[key] != found[key]} == {
-        "lambda-0": {"loss of a half open gate": (0.025, 0.0)},
-        "lambda-1": {"loss of a half open gate": (0.025, 0.25)},
-        "ramp-0": {"share of it while e is small": (0.1, 1.0)},
-        "dropout-0": {"dropout": (0.1, 0.0)},
-        "dropout-0.5": {"dropout": (0.1, 0.5)},
-        "width-16": {"width": (128, 16)},
-        "width-1024": {"width": (128, 1024)},
-        "fraction-0": {"features": (2 * 19, 2 * 13)},
-        "fraction-12": {"features": (2 * 19, 2 * 25)},
-        "no-gate-norm": {"RMS that the gate reads": (0, 50)},
-        "random-start": {"W_P is zero": (True, False)},
-        "loss-on-all": {"the prompt is learnt": (False, True)},
-        **{f"layer-{layer}": {"layer": (14, layer)} for layer in (4, 9, 19, 24)},
-    }[name]
-
-
-def test_a_random_start_is_as_large_as_the_hidden_states() -> None:
-    recipe = load_recipe(SMALL / "train.yaml", ["training.random_start=true", "ani.layer=1"])
-    model, tokenizer = pair("llama")
-    module = ani_module(with_adapter(model, tokenizer, recipe))
-    injection = module(torch.randn(3, 32), build_encoder(module.config).encode(["505", "7", "1234.5"]))
-    assert (injection.embedding_rms > 0.4).all() and (injection.embedding_rms < 1.5).all()
-
-
 @pytest.mark.parametrize(
-    ("override", "right"),
+    ("overrides", "named"),
     [
-        ("sead=1", "seed"),
-        ("training.learning_rte=1", "learning_rate"),
-        ("lora.dropot=0.1", "dropout"),
-        ("data.0.digit=[2]", "digits"),
+        ("training.learning_rte=1", "'training.learning_rte'…'learning_rate'"),
+        ("data.0.digit=[2]", "'data.0.digit'…'digits'"),
+        ("training.learning_rate=-1e-4", "recipe.yaml…training.learning_rate…-1e-4"),
+        ("training.learning_rate=.nan", "training.learning_rate…nan"),
+        ("ani.policy=runing", "ani.policy…'runing'"),
+        ("lora=5", "lora…5"),
+        ("data.0.operations=[power]", "data.0.operations.0…'power'"),
+        ("data.0.kind=arithmetics", "data.0…arithmetics"),
+        ("dtype=float8", "dtype…'float8'"),
+        ("training.steps", "'training.steps'…key=value"),
+        ("training.steps=[1", "'training.steps=[1'…YAML"),
+        ("data.1.count=3", "'data.1.count=3'…'1'"),
+        ("data.-1=3", "'data.-1=3'…'-1'"),
+        ("output.steps=3", "'output.steps=3'…'output'"),
+        ("method=telepathy", "'telepathy'"),
+        ("method=sft lora=null", "'sft'…lora"),
+        ("method=static ani=null", "'ani'…'static'"),
+        ("method=xval ani.layer=24", "'xval'…ani.layer=0…24"),
+        ("method=static ani.gate=learned", "'static'…ani.gate='open'…'learned'"),
+        ("method=fone ani.encoders=[magnitude]", "ani.encoders=['fourier']…['magnitude']"),
+        ("method=sft ani.layer=4", "'ani.layer=4'…'sft'"),
+        ("ani.policy=running ani.scope=all", "scope='all'"),
+        ("ani.gate=supervised ani.role_weight=0", "role_weight"),
+        ("ani.layer=4 ani.gate_layers=[2,1]", "gate_layers"),
+        ("ani.layer=4 ani.gate_context=[1,4]", "gate_context"),
+        ("ani.gate=open ani.gate_context=[1]", "gate='open'…gate_context"),
+        ("ani.combine=substitute ani.gate=open ani.policy=terminal", "combine='substitute'…layer"),
+        ("variants={}", "ani compare"),
     ],
 )
-def test_unknown_keys_name_the_nearest(write: Write, override: str, right: str) -> None:
-    refused(lambda: load_recipe(write(), [override]), repr(override.partition("=")[0]), repr(right))
+def test_wrong_settings_are_named(write: Write, overrides: str, named: str) -> None:
+    refused(lambda: load_recipe(write(), overrides.split(" ")), named)
 
 
-@pytest.mark.parametrize(
-    ("override", "key", "value"),
-    [
-        ("training.steps=many", "training.steps", "'many'"),
-        ("training.learning_rate=-1e-4", "training.learning_rate", "-1e-4"),
-        ("training.learning_rate=.nan", "training.learning_rate", "nan"),
-        ("ani.layer=-1", "ani.layer", "-1"),
-        ("ani.policy=runing", "ani.policy", "'runing'"),
-        ("lora=5", "lora", "5"),
-        ("data.0.operations=[power]", "data.0.operations.0", "'power'"),
-        ("data.0.count=null", "data.0.count", "None"),
-        ("data.0.kind=arithmetics", "data.0", "arithmetics"),
-        ("data=[]", "data", "[]"),
-        ("dtype=float8", "dtype", "'float8'"),
-    ],
-)
-def test_wrong_values_name_key_and_value(write: Write, override: str, key: str, value: str) -> None:
-    refused(lambda: load_recipe(write(), [override]), "recipe.yaml", key, value)
-
-
-@pytest.mark.parametrize("key", ["output", "ani", "data"])
-def test_missing_keys_are_named(write: Write, tmp_path: Path, key: str) -> None:
+def test_missing_keys_are_named(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump({k: v for k, v in MINIMAL.items() if k != key}))
-    refused(lambda: load_recipe(path), repr(key))
+    for missing in ("output", "ani", "data"):
+        path.write_text(yaml.safe_dump({key: value for key, value in MINIMAL.items() if key != missing}))
+        refused(lambda: load_recipe(path), repr(missing))
 
 
 def test_overrides(write: Write) -> None:
@@ -164,55 +93,6 @@ def test_overrides(write: Write) -> None:
     assert recipe.output == "1e5"
     recipe = load_recipe(write(), ["data.0={kind: diagnostic, count: 3}"])  # a whole item can be replaced
     assert [source.model_dump() for source in recipe.data] == [{"kind": "diagnostic", "count": 3}]
-
-
-def test_null_switches_lora_off_and_a_later_key_on_again(write: Write) -> None:
-    assert load_recipe(write(), ["lora=null"]).lora is None
-    assert load_recipe(write(), ["training.steps=5", "training.steps=null"]).training.steps is None
-    lora = load_recipe(write(), ["lora=null", "lora.r=8"]).lora
-    assert lora is not None and lora.r == 8
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("training.steps", "key=value"),
-        ("=3", "key=value"),
-        ("training.steps=[1", "YAML"),
-        ("data.1.count=3", "'1'"),
-        ("data.one.count=3", "'one'"),
-        ("data.-1=3", "'-1'"),
-        ("output.steps=3", "'output'"),
-    ],
-)
-def test_malformed_overrides_are_quoted(write: Write, override: str, named: str) -> None:
-    refused(lambda: load_recipe(write(), [override]), repr(override), named)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        ("method=telepathy", "'telepathy'"),
-        ("method=sft lora=null", "'sft'…lora"),
-        ("ani=null", "'ani'"),
-        ("method=static ani=null", "'ani'…'static'"),
-        ("method=[sft]", "method"),
-        ("method=xval ani.layer=24", "'xval'…ani.layer=0…24"),
-        ("method=static ani.gate=learned", "'static'…ani.gate='open'…'learned'"),
-        ("method=fone ani.encoders=[magnitude]", "ani.encoders=['fourier']…['magnitude']"),
-        ("method=sft ani.layer=4", "'ani.layer=4'…'sft'"),
-        ("ani.policy=running ani.scope=all", "scope='all'"),
-        ("ani.gate=supervised ani.role_weight=0", "role_weight"),
-        ("ani.layer=4 ani.gate_layers=[2,1]", "gate_layers"),
-        ("ani.layer=4 ani.gate_context=[1,4]", "gate_context"),
-        ("ani.gate=open ani.gate_context=[1]", "gate='open'…gate_context"),
-        ("method=sft ani.layr=5", "'ani.layr'…'layer'"),
-        ("ani.combine=substitute ani.gate=open ani.policy=terminal", "combine='substitute'…layer"),
-        ("variants={}", "ani compare"),
-    ],
-)
-def test_settings_that_contradict_the_method(write: Write, overrides: str, named: str) -> None:
-    refused(lambda: load_recipe(write(), overrides.split(" ")), named)
 
 
 def test_a_method_replaces_only_earlier_settings(write: Write) -> None:

@@ -19,7 +19,7 @@ from ani.training.run import prepare, resume_recipe, train
 from tests.json_lines import write_lines
 from tests.properties import cover
 from tests.refusals import refused
-from tests.training.runs import interrupt_at, weights_of
+from tests.training.runs import interrupt_at
 
 Write = Callable[..., Path]
 
@@ -33,6 +33,10 @@ def test_the_loss_falls_and_the_adapter_loads(tiny_recipe: Write, tmp_path: Path
     assert [line["step"] for line in lines][:4] == [2, 3, 4, 6]
     assert {line["steps"] for line in lines} == {30}
     assert lines[-1]["loss"] < 0.6 * lines[0]["loss"]
+    assert all(p.abs().max() > 0 for name, p in model.named_parameters() if "lora_B" in name)
+    original = LlamaForCausalLM.from_pretrained(tiny_model).state_dict()
+    found = {name.replace("base_layer.", ""): tensor for name, tensor in base_model(model).state_dict().items()}
+    assert all(torch.equal(found[name], tensor) for name, tensor in original.items())
 
     loaded = load_model(str(tiny_model), dtype="float32")
     tokenizer = load_tokenizer(str(tiny_model))
@@ -64,20 +68,6 @@ def test_the_loss_is_that_of_the_tokens_that_are_learnt(
     assert lines[0]["loss"] == pytest.approx(float(expected.mean()), rel=1e-3)
 
 
-def test_finished_or_foreign_directories_are_refused(tiny_recipe: Write, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    recipe = load_recipe(tiny_recipe(), ["training.steps=1"])
-    train(recipe)
-    before = sorted(path for path in run.rglob("*"))
-    refused(lambda: resume_recipe(run), "is finished")
-    refused(lambda: train(recipe), "is not empty")
-    refused(lambda: resume_recipe(run / ADAPTER), "recipe.yaml")
-    refused(lambda: resume_recipe(tmp_path / "gone"), "recipe.yaml")
-    (tmp_path / "file").touch()
-    refused(lambda: train(recipe.model_copy(update={"output": str(tmp_path / "file")})), "is a file")
-    assert sorted(path for path in run.rglob("*")) == before
-
-
 def test_a_moved_run_resumes_where_it_lies_now(tiny_recipe: Write, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(tiny_recipe()), on_log=interrupt_at(4))
@@ -93,21 +83,8 @@ def test_bad_input_leaves_nothing(tiny_recipe: Write, tmp_path: Path) -> None:
     for settings in (*bad, ["data.1.count=1000000"], ["quantization=nf4", "lora=null"]):
         refused(lambda settings=settings: train(load_recipe(tiny_recipe(), settings)))
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("lora", [True, False])
-def test_what_is_trained_moves_and_the_base_stays(
-    tiny_recipe: Write, tmp_path: Path, tiny_model: Path, lora: bool
-) -> None:
-    model = train(load_recipe(tiny_recipe(), [] if lora else ["lora=null"]))
-    files = {path.name for path in (tmp_path / "run" / ADAPTER).iterdir()}
-    assert files >= {"README.md", "ani_config.json", "ani.safetensors"}
-    assert ("adapter_model.safetensors" in files) is lora
-    assert ani_module(model).projection.weight.abs().max() > 0
-    assert all(p.abs().max() > 0 for name, p in model.named_parameters() if "lora_B" in name)
-    original = LlamaForCausalLM.from_pretrained(tiny_model).state_dict()
-    found = {name.replace("base_layer.", ""): tensor for name, tensor in base_model(model).state_dict().items()}
-    assert all(torch.equal(found[name], tensor) for name, tensor in original.items())
+    (tmp_path / "run").touch()
+    refused(lambda: train(load_recipe(tiny_recipe())), "is a file")
 
 
 @cover(dtype=["float32", "bfloat16", "float16"], quantization=["none", "nf4"], checkpointing=["false", "true"])
@@ -142,13 +119,3 @@ def test_what_is_computed_in_which_precision(
     assert {parameter.dtype for parameter in model.parameters() if parameter.requires_grad} == {torch.float32}
     assert ("Linear4bit" in {type(module).__name__ for module in model.modules()}) == (quantization == "nf4")
     assert ani_module(model).projection.weight.abs().max() > 0
-
-
-def test_the_same_seed_gives_the_same_adapter(tiny_recipe: Write, tmp_path: Path) -> None:
-    adapters = []
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        recipe = load_recipe(tiny_recipe(output=str(tmp_path / name)), ["training.steps=2", f"seed={seed}"])
-        train(recipe)
-        adapters.append(weights_of(tmp_path / name / ADAPTER))
-    assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
-    assert not all(torch.equal(adapters[0][name], adapters[2][name]) for name in adapters[0])

@@ -14,6 +14,7 @@ from ani.training.recipe import load_recipe
 from ani.training.run import prepare, train
 from ani.training.trainer import AniTrainer
 from tests.json_lines import write_lines
+from tests.properties import deep
 from tests.training.runs import log_of
 
 Write = Callable[..., Path]
@@ -24,8 +25,7 @@ def without_roles(tmp_path: Path) -> str:
     return f"data=[{{kind: jsonl, path: '{write_lines(tmp_path / 'data.jsonl', *sums)}'}}]"
 
 
-@pytest.mark.parametrize(("bias", "state"), [(50.0, "open"), (-50.0, "closed")])
-@pytest.mark.parametrize("roles", [True, False])
+@pytest.mark.parametrize(("bias", "state", "roles"), [(50.0, "open", True), (-50.0, "closed", False)])
 def test_a_gate_that_is_dead_from_the_start_stops_the_run(
     tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bias: float, state: str, roles: bool
 ) -> None:
@@ -33,16 +33,10 @@ def test_a_gate_that_is_dead_from_the_start_stops_the_run(
     _with_bias(monkeypatch, bias)
     with pytest.raises(TrainingFailed, match=rf"the gate saturated at step 1 \({state} for every number.*ani\.penalty"):
         train(load_recipe(tiny_recipe(), [*overrides, *([] if roles else [without_roles(tmp_path)])]))
-
-
-def test_a_saturated_gate_that_has_learnt_goes_on(
-    tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _with_bias(monkeypatch, 50.0)
-    train(load_recipe(tiny_recipe(), ["training.module_learning_rate=0.05", "training.log_every=2"]))
-    last = log_of(tmp_path / "run")[-1]
-    assert last["gate_saturated"] == 1
-    assert last["embedding_rms"] > trainer_module.UNMOVED
+    if roles:  # one that has learnt goes on
+        train(load_recipe(tiny_recipe(output=str(tmp_path / "learns")), ["training.module_learning_rate=0.05"]))
+        last = log_of(tmp_path / "learns")[-1]
+        assert last["gate_saturated"] == 1 and last["embedding_rms"] > trainer_module.UNMOVED
 
 
 def _with_bias(monkeypatch: pytest.MonkeyPatch, bias: float) -> None:
@@ -95,7 +89,7 @@ def test_learning_rates_fall_at_the_end(tiny_recipe: Write, tmp_path: Path, step
     assert rates == pytest.approx([min(step / 2, 1, (count - step) / round(count / 2)) for step in range(count)])
 
 
-@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
+@pytest.mark.parametrize("policy", ["terminal", "after"] if deep() else ["after"])
 def test_leaving_out_the_prompts_logits_changes_nothing(
     tiny_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
