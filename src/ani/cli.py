@@ -56,10 +56,7 @@ def _recipe(path: Path | None) -> Path | None:
 
 
 BaseOption = Annotated[
-    str | None,
-    Option(
-        "--model", help="Directory, hub name (or NAME@REVISION), or smollm2. Default: the adapter's base, or smollm2."
-    ),
+    str | None, Option("--model", help="Directory, hub name (or NAME@REVISION). Default: the adapter's, or smollm2.")
 ]
 AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name (or NAME@REVISION).")]
 DeviceOption = Annotated[
@@ -182,9 +179,7 @@ def probe(
 
 @app.command()
 def train(
-    recipe: Annotated[
-        Path | None, Argument(callback=_recipe, help="Recipe file, or a name such as small/train.")
-    ] = None,
+    recipe: Annotated[Path | None, Argument(callback=_recipe, help="Recipe file or name, such as small/train.")] = None,
     overrides: Overrides = None,
     resume: Annotated[Path | None, Option(help="Continue the interrupted run in this directory.")] = None,
     dry: Annotated[bool, Option("--dry-run", help="Only check recipe and data; load no weights.")] = False,
@@ -217,9 +212,7 @@ def train(
 @app.command()
 def compare(
     recipe: Annotated[Path, Argument(callback=_recipe, help="Recipe file, or a name such as small/methods.")],
-    overrides: Annotated[
-        list[str] | None, Argument(help="Changes, such as 'seeds=[0, 1]' or overrides.0=training.steps=100.")
-    ] = None,
+    overrides: Overrides = None,
     ray: RayOption = None,
     gpus: GpusOption = None,
     run: Annotated[str | None, Option(hidden=True)] = None,  # the one that this process carries out
@@ -270,25 +263,17 @@ def evaluate(
     data: Annotated[
         list[str] | None, Option(help="TASK=PATH, TASK=NAME or TASK=NAME@REVISION (of the hub): other data of a task.")
     ] = None,
-    limit: Annotated[
-        int | None, Option(min=1, help="Maximum questions per task (arithmetic: per digit count).")
-    ] = None,
-    operations: Annotated[
-        str, Option(help="Arithmetic: addition, subtraction, multiplication, division.")
-    ] = "addition",
+    limit: Annotated[int | None, Option(min=1, help="Maximum questions per task (arithmetic: per length).")] = None,
+    operations: Annotated[str, Option(help="addition, subtraction, multiplication, division.")] = "addition",
     max_new_tokens: Annotated[
         int | None, Option(min=1, help="Cut each answer off after this many tokens. Default: gsm8k 512, math 2048.")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        Option(min=1, help="Prompts per forward pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU)."),
+        int | None, Option(min=1, help="Prompts per pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU).")
     ] = None,
     texts: Annotated[
         list[str] | None,
-        Option(
-            help="Texts for the task gates: diagnostic (default), natural, finer, gsm8k, math, mmlu, one of the last "
-            "four with a path such as mmlu=PATH, a text file (one text per line) or a JSONL file. May be repeated."
-        ),
+        Option(help="Texts for gates: diagnostic (default), natural, finer, gsm8k, math, mmlu, mmlu=PATH or a file."),
     ] = None,
     field: Annotated[list[str] | None, Option(help="Key of the text in JSONL files of --texts. Default: text.")] = None,
     group: Annotated[str | None, Option(help="Key of the group in these records: one table row per group.")] = None,
@@ -378,18 +363,11 @@ def report(folder: Annotated[Path, Argument(help="Directory with result files.")
 @app.command("paper-set")
 def paper_set(
     out: Annotated[Path, Argument(help="Directory to write.")],
-    quantitative: Annotated[
-        str, Option(help="Maths texts: hub name (or NAME@REVISION), JSONL or parquet file, or directory.")
-    ] = OPENMATH,
+    quantitative: Annotated[str, Option(help="Maths texts: hub name (or NAME@REVISION), or path.")] = OPENMATH,
     nominal: Annotated[str, Option(help="Chat texts, named in the same way; diagnostic: our own sentences.")] = MAGPIE,
     count: Annotated[int, Option(min=1, help="Number of texts of each kind; the paper has 10000.")] = 10_000,
     numbers: Annotated[
-        int | None,
-        Option(
-            min=0,
-            help="Least number of numbers in the questions of each kind, which the gate sees under every policy. "
-            "Default: --count. 0: texts alone are counted, as in the paper.",
-        ),
+        int | None, Option(min=0, help="Least numbers in each kind's questions. Default: --count. 0: the paper's way.")
     ] = None,
     seed: Annotated[int, Option(help="Seed that draws the texts.")] = 0,
 ) -> None:
@@ -407,9 +385,7 @@ def paper_set(
 def merge(
     adapter: Annotated[str, Argument(help="Adapter directory or hub name.")],
     out: Annotated[Path, Argument(help="Directory to write.")],
-    model: Annotated[
-        str | None, Option(help="Base model (or NAME@REVISION). Default: the one that the adapter names.")
-    ] = None,
+    model: Annotated[str | None, Option(help="Base model (or NAME@REVISION). Default: the adapter's.")] = None,
     dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
     max_shard_size: Annotated[str, Option(help="Maximum size of a weights file.")] = "5GB",
 ) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,12 +11,6 @@ from numpy.typing import NDArray
 
 from ani.encoders.base import as_text, as_texts, read_number
 from ani.errors import InputError
-
-
-class _Rounded(NamedTuple):
-    negative: bool
-    digits: str  # kept digits, highest first, zero-padded
-    in_range: bool  # no digit above them is cut off
 
 
 class FourierNumberEncoder:
@@ -56,7 +50,8 @@ class FourierNumberEncoder:
 
     def in_range(self, value: str | int | Decimal) -> bool:
         """True if |value|, rounded, is below 10^integer_digits; raises as `encode`."""
-        return self._round(as_text(value)).in_range
+        *_, in_range = self._round(as_text(value))
+        return in_range
 
     def encode(self, values: Sequence[str | int | Decimal]) -> torch.Tensor:
         """Features of N exact numbers, float32 (N, width), on the CPU.
@@ -73,10 +68,8 @@ class FourierNumberEncoder:
         rows = []
         for text in texts:
             whole, point, fraction = text.partition(".")
-            if len(whole) <= integer_digits and len(fraction) <= fraction_digits and text != point:
-                rows.append(whole.rjust(integer_digits, "0") + fraction.ljust(fraction_digits, "0"))
-            else:
-                rows.append(unread)
+            fits = len(whole) <= integer_digits and len(fraction) <= fraction_digits and text != point
+            rows.append(whole.rjust(integer_digits, "0") + fraction.ljust(fraction_digits, "0") if fits else unread)
         # One byte per character.
         written = "".join(rows).encode("ascii", "replace")
         digits = (np.frombuffer(written, np.uint8) - np.uint8(ord("0"))).reshape(len(rows), self._digits)
@@ -84,9 +77,8 @@ class FourierNumberEncoder:
             return self._features(digits, None)
         negative = np.zeros(len(rows), bool)
         for row in np.flatnonzero((digits > 9).any(axis=1)):
-            rounded = self._round(texts[row])
-            digits[row] = np.frombuffer(rounded.digits.encode(), np.uint8) - np.uint8(ord("0"))
-            negative[row] = rounded.negative
+            negative[row], kept, _ = self._round(texts[row])
+            digits[row] = np.frombuffer(kept.encode(), np.uint8) - np.uint8(ord("0"))
         return self._features(digits, negative)
 
     def decode(self, features: torch.Tensor) -> list[Decimal]:
@@ -112,9 +104,7 @@ class FourierNumberEncoder:
             digits[:, place] = digit.long()
             below = (digit + below) / 10
         negative = (values[:, -1] < 0).tolist() if self.sign == "feature" else [False] * count
-        return [
-            self._number(row, is_negative) for row, is_negative in zip(digits.flip(1).tolist(), negative, strict=True)
-        ]
+        return list(map(self._number, digits.flip(1).tolist(), negative))
 
     def _features(self, digits: NDArray[np.uint8], negative: NDArray[np.bool_] | None) -> torch.Tensor:
         """Features from digits, shape (N, integer_digits + fraction_digits), highest first; None: none is negative."""
@@ -135,8 +125,9 @@ class FourierNumberEncoder:
         features = pairs.permute(2, 0, 1).flatten(1)
         return torch.cat((features, signs), 1) if self.sign == "feature" else features.contiguous()
 
-    def _round(self, text: str) -> _Rounded:
-        """Half-even to fraction_digits, on the digits as text: no exponent is ever written out in full."""
+    def _round(self, text: str) -> tuple[bool, str, bool]:
+        """Half-even to fraction_digits, on the digits as text: no exponent is ever written out in full. Returns if the
+        result is negative, the kept digits, highest first and zero-padded, and if no digit above them is cut off."""
         sign, whole, fraction, exponent_sign, exponent = read_number(text).groups("")
         coefficient = (whole.replace(",", "") + fraction).lstrip("0")
         # Nineteen digits of an exponent already outdo the length of any text.
@@ -150,11 +141,8 @@ class FourierNumberEncoder:
         if rest > "5" or (rest == "5" and kept[-1:] in tuple("13579")):
             low = int(kept[-self._digits :] or "0") + 1
             kept = kept[: -self._digits] + str(low).zfill(min(len(kept), self._digits))
-        return _Rounded(
-            negative=sign == "-" and kept != "",
-            digits=kept[-self._digits :].rjust(self._digits, "0"),
-            in_range=len(kept) <= self._digits,
-        )
+        in_range = len(kept) <= self._digits
+        return sign == "-" and kept != "", kept[-self._digits :].rjust(self._digits, "0"), in_range
 
     def _number(self, digits: list[int], negative: bool) -> Decimal:
         """The number with these digits, highest first, without trailing zeros."""

@@ -5,43 +5,30 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from ani.injection.config import AniConfig
 from ani.injection.linear import Linear
 
 
 class Gate(nn.Module):
     """Two-layer MLP that decides whether a number is a quantity (paper Eq. 2): z = MLP([RMSNorm(h); e / s]).
 
-    Unless `normed` is False, h passes through an RMSNorm, and e comes in the same unit, s (`embedding_scale`): hidden
-    states of norm 100 and more drive σ into saturation within a few steps, where neither the loss nor the penalty has a
-    gradient. The last layer starts at zero, so every gate starts half open (α = 0.5). Vectors of earlier layers each
-    pass through a norm of their own.
-
-    Args:
-        hidden_size: Width of the model, `d_model`.
-        gate_hidden_size: Width of the MLP's inner layer.
-        dropout: Dropout on the inner layer.
-        reads_value: True if the gate reads e; else it reads the context alone, z = MLP(RMSNorm(h)).
-        earlier: Widths of the vectors of earlier layers that it reads.
-        normed: False if h and the vectors of earlier layers are read as they are.
+    Unless `gate_norm` is False, h passes through an RMSNorm, and e comes in the same unit, s (`embedding_scale`):
+    hidden states of norm 100 and more drive σ into saturation within a few steps, where neither the loss nor the
+    penalty has a gradient. The last layer starts at zero, so every gate starts half open (α = 0.5). Vectors of earlier
+    layers each pass through a norm of their own. Only a learned gate reads e; others read the context alone.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        gate_hidden_size: int,
-        dropout: float,
-        reads_value: bool = True,
-        earlier: Sequence[int] = (),
-        normed: bool = True,
-    ) -> None:
+    def __init__(self, config: AniConfig) -> None:
         super().__init__()
-        self.reads_value = reads_value
-        norm: type[nn.Module] = nn.RMSNorm if normed else nn.Identity
-        self.norm = norm(hidden_size, eps=1e-6)
+        assert config.hidden_size is not None
+        self.reads_value = config.gate == "learned"
+        norm: type[nn.Module] = nn.RMSNorm if config.gate_norm else nn.Identity
+        earlier = [width for *_, width in config.gate_reads]
+        self.norm = norm(config.hidden_size, eps=1e-6)
         self.earlier_norms = nn.ModuleList(norm(size, eps=1e-6) for size in earlier)
-        self.inner = Linear(hidden_size * (1 + reads_value) + sum(earlier), gate_hidden_size)
-        self.dropout = nn.Dropout(dropout)
-        self.outer = Linear(gate_hidden_size, 1)
+        self.inner = Linear(config.hidden_size * (1 + self.reads_value) + sum(earlier), config.gate_hidden_size)
+        self.dropout = nn.Dropout(config.gate_dropout)
+        self.outer = Linear(config.gate_hidden_size, 1)
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 

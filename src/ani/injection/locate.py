@@ -113,10 +113,8 @@ class NumberLocator:
         """
         starts = [start] * len(rows) if isinstance(start, int) else start
         if response is not None and self.hides_response:
-            rows = [
-                [PADDING if hidden else i for i, hidden in zip(row, responses, strict=True)]
-                for row, responses in zip(rows, response, strict=True)
-            ]
+            pairs = zip(rows, response, strict=True)
+            rows = [[PADDING if hidden else i for i, hidden in zip(*pair, strict=True)] for pair in pairs]
         found: list[tuple[int, int, int, int]] = []
         written: list[str] = []
         for row, (token_ids, first) in enumerate(zip(rows, starts, strict=True)):

@@ -74,12 +74,7 @@ class AniModule(nn.Module):
             nn.init.zeros_(self.projection.weight)
         else:
             self.start_at_random()
-        self.gate: Gate | None = None
-        if config.gate != "open":
-            widths = [width for *_, width in config.gate_reads]
-            sizes = config.hidden_size, config.gate_hidden_size, config.gate_dropout
-            self.gate = Gate(*sizes, config.gate == "learned", widths, config.gate_norm)
-            self.gate.requires_grad_(config.gate != "fitted")
+        self.gate = None if config.gate == "open" else Gate(config).requires_grad_(config.gate != "fitted")
 
     def start_at_random(self) -> None:
         """Draw W_P anew, so that e has about the RMS of the layer's hidden states."""
