@@ -50,9 +50,9 @@ def test_whatever_is_chosen_is_the_value(value: Fraction, currency: str, written
 @pytest.mark.parametrize(
     ("value", "currency", "text", "digits", "may_end"),
     [
-        ("7", "", "", {"7"}, False),
-        ("7", "", " **7", set(), True),
-        ("7", "", "7.", set(), True),
+        ("7", "", "", {"7", "7."}, False),
+        ("7", "", " **7", {".", ".0"}, True),
+        ("7", "", "7.", {"0", "00"}, True),
         ("7", "", "7,", set(), True),
         ("7", "", "8", None, None),
         ("16", "", "$16", {".", ".0"}, True),
@@ -71,6 +71,8 @@ def test_whatever_is_chosen_is_the_value(value: Fraction, currency: str, written
         ("1.5675", "$", "1.5", {"7"}, False),
         ("1.5675", "$", "1.56", {"7", "75"}, False),
         ("7.5", "$", "7.5", {"0"}, False),
+        ("7.5", "", "7.5", {"0"}, True),
+        ("7.25", "", "7.25", set(), True),
         ("0.0825", "", "0.0825", set(), True),
     ],
 )
@@ -83,7 +85,7 @@ def test_what_comes_next(value: str, currency: str, text: str, digits: set[str] 
     ("value", "places", "shortest", "longest"),
     [
         ("10/3", 1, "3.3", "3.3"),
-        ("10/3", 0, "3", "3"),
+        ("10/3", 0, "3", "3.00"),
         ("2/3", 2, "0.67", "0.67"),
         ("1999/200", 2, "10.00", "10.00"),
         ("-1/1000", 2, "0.00", "0.00"),
@@ -91,10 +93,10 @@ def test_what_comes_next(value: str, currency: str, text: str, digits: set[str] 
         ("5/2", 2, "2.5", "2.50"),
         ("7", 2, "7", "7.00"),
         ("1001/100", 1, "10.0", "10.0"),
-        ("1234", -1, "1230", "1230"),
-        ("-1250", -2, "-1300", "-1300"),
-        ("7", -1, "10", "10"),
-        ("-1/3", 0, "0", "0"),
+        ("1234", -1, "1230", "1230.00"),
+        ("-1250", -2, "-1300", "-1300.00"),
+        ("7", -1, "10", "10.00"),
+        ("-1/3", 0, "0", "0.00"),
     ],
 )
 def test_a_text_that_says_how_to_round_decides_the_end(value: str, places: int, shortest: str, longest: str) -> None:

@@ -7,8 +7,9 @@ Opening
     minus sign. A writer leaves all of it to the model.
 Number
     The digits of the exact decimal form. A value of which a text says how it is rounded ("to two decimals") has so many
-    places. An amount of money is rounded to cents. Zeros at the end may be left off (``$16.00``). Thousands
-    have commas where the calculation is written so, or where the number already has one.
+    places. An amount of money is rounded to cents. Two places may be filled with zeros (``16.00``, ``3.50``), and zeros at
+    the end may be left off. Thousands have commas where the calculation is written so, or where the number already has
+    one.
 Endless numbers
     Where the digits go on for ever, each place after the point may have the digit or its rounding (half away from
     zero), and the model chooses where the number ends: from the second place on, at any place at which it is rounded
@@ -172,9 +173,10 @@ def continuation(value: Exact, money: bool, grouped: bool, places: int | None, n
 def _forms(value: Exact, money: bool, places: int | None, length: int) -> Iterator[tuple[str, int, bool]]:
     """The decimal forms of a number without its sign, the preferred one first; how many characters at the end may be
     left off; whether they go on for ever."""
-    if places is not None or value.ends == 0:
-        form = value.rounded(2 * money if places is None else places).removeprefix("-")
-        zeros = "." in form and value.ends is not None and value.ends <= (places or 2)
+    if places is not None or (value.ends is not None and value.ends <= 2):
+        form = value.rounded(2 if places is None else places).removeprefix("-")
+        cents = money and places is None and value.ends == 1  # $7.50 keeps its zero
+        zeros = "." in form and value.ends is not None and value.ends <= (places or 2) and not cents
         yield form, len(form) - len(form.rstrip("0").rstrip(".")) if zeros else 0, False
         return
     if money and (rounded := value.rounded(2).removeprefix("-")).strip("0."):
