@@ -205,14 +205,6 @@ def test_probe_shows_table_and_reason(run: Run, tiny_model: Path) -> None:
     assert {path.name for path in Path("out").iterdir()} == {LAYERS, RANDOM_SPLIT, HELD_OUT, SELECTION, "run.json"}
 
 
-def test_the_json_of_probe_is_the_selection(run: Run, tiny_model: Path) -> None:
-    options = ("--layers", "0, 2", "--seed", "3", "--policy", "after", "--json")
-    chosen = json.loads(run("probe", "--model", tiny_model, *QUICK, *options, code=0).out)
-    assert chosen == json.loads(Path("out", SELECTION).read_text())
-    assert chosen["layer"] in (0, 2) and (chosen["policy"], chosen["seed"]) == ("after", 3)
-    assert [point["layer"] for point in read(Path("out", LAYERS))] == [0, 2]
-
-
 def test_bad_probes(run: Run, tiny_model: Path) -> None:
     Path("file").touch()
     for option, value, named in (

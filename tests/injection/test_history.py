@@ -93,20 +93,6 @@ def test_layers_that_count_their_tokens(kind: str) -> None:
     refused(lambda: history(other, 3), "2 tokens")
 
 
-def test_layers_that_count_nothing() -> None:
-    cache, unseen = (Cache(layers=[LinearAttentionLayer()]) for _ in range(2))
-    assert history(cache, 1) == [[]]
-    for each in (cache, unseen):
-        each.update_conv_state(torch.ones(1, 2, 4), 0)
-    remember(cache, [[1, 2, 3]])
-    assert history(cache, 1) == [[1, 2, 3]]
-    history(cache, 1)[0].append(4)  # by a pass that then failed
-    assert history(cache, 1) == [[1, 2, 3]]
-    refused(lambda: history(unseen, 1), "not seen")
-    cache.reset()
-    assert history(cache, 1) == [[]]
-
-
 def test_layers_that_count_something_else() -> None:
     """Cross-attention has an image's 40 tokens."""
     image, text = states_of([[0] * 40]), states_of([[1, 2]])

@@ -198,7 +198,7 @@ def test_detach_gives_the_base_model_back(family: str) -> None:
     classes = [type(module) for module in model.modules()]
     attributes = set(vars(model))
     before = logits_of(model, ids)
-    attach(model, tokenizer, AniConfig(layer=1))
+    attach(model, tokenizer, AniConfig(layer=2, gate_layers=(0,), gate_context=(1,)))
     randomise(model, tokenizer)
     with torch.no_grad():
         model(input_ids=ids, output_hidden_states=True)
@@ -208,21 +208,8 @@ def test_detach_gives_the_base_model_back(family: str) -> None:
     assert [type(module) for module in model.modules()] == classes
     assert set(vars(model)) == attributes
     assert torch.equal(logits_of(model, ids), before)
-    assert attach(model, tokenizer, AniConfig(layer=2)) is model  # and it can be attached again
+    assert attach(model, tokenizer, AniConfig(layer=1)) is model  # and it can be attached again
     assert torch.equal(logits_of(model, ids), before)
-
-
-def test_detach_inside_peft() -> None:
-    model, tokenizer = pair("llama")
-    ids = encode(tokenizer, MIXED_TEXT)
-    peft_model = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
-    before = logits_of(peft_model, ids)
-    attach(peft_model, tokenizer, AniConfig(layer=2))
-    randomise(peft_model, tokenizer)
-    assert not torch.equal(logits_of(peft_model, ids), before)
-    detach(peft_model)
-    assert torch.equal(logits_of(peft_model, ids), before)
-    assert type(model).__name__ == "LlamaForCausalLM"
 
 
 # --- 2: no lookahead --------------------------------------------------------------------------------------------------
@@ -525,32 +512,20 @@ def test_padding_changes_nothing(family: str, policy: str, side: str, rows: list
 # --- 5: save and load -------------------------------------------------------------------------------------------------
 
 
-@pairs(*FAMILIES, *REAL)
+@pairs(*FAMILIES)
 def test_save_and_load_change_no_bit(family: str, policy: str, tmp_path: Path) -> None:
-    model, tokenizer = attached(family, policy=policy)
-    ids = encode(tokenizer, PROMPTS[0])
-    save_adapter(model, tmp_path / "adapter")
-    loaded = load_adapter(pair(family)[0], tokenizer, tmp_path / "adapter")
-    assert ani_module(loaded).config == ani_module(model).config
-    weights, expected = ani_module(loaded).state_dict(), ani_module(model).state_dict()
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[name], expected[name]) for name in weights)
-    assert torch.equal(logits_of(loaded, ids), logits_of(model, ids))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_save_and_load_with_lora(family: str, tmp_path: Path) -> None:
     model, tokenizer = pair(family)
     ids = encode(tokenizer, PROMPTS[0])
     torch.manual_seed(5)
     lora = LoraConfig(target_modules=["q_proj", "down_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     trained = get_peft_model(model, lora).eval()
-    attach(trained, tokenizer, AniConfig(layer=1, gate_hidden_size=16))
+    attach(trained, tokenizer, AniConfig(layer=1, policy=policy, gate_hidden_size=16))
     randomise(trained, tokenizer)
     expected = logits_of(trained, ids)
     save_adapter(trained, tmp_path / "first")
     loaded = load_adapter(pair(family)[0], tokenizer, tmp_path / "first")
     assert torch.equal(logits_of(loaded, ids), expected)
+    assert ani_module(loaded).config == ani_module(trained).config
     save_adapter(loaded, tmp_path / "second")  # PEFT inside the model rather than around it
     again = load_adapter(pair(family)[0], tokenizer, tmp_path / "second")
     assert torch.equal(logits_of(again, ids), expected)

@@ -19,72 +19,12 @@ from tests.tokenizers import ALL
 BATCH = 1000  # texts of one example: tokenizers are fast in batches
 PREFIX_BATCH = 20  # of longer texts, each compared at every one of its tokens
 ENDED_BATCH = 10  # of texts of which every prefix is tried with several continuations
-NAMED = [
-    "<|reserved_special_token_12|>",
-    "<|im_end|>",
-    "</s>",
-    "<bos>",
-    "[INST]",
-]  # special to some tokenizers only
-
-_WORDS = [
-    "the",
-    "a",
-    "x",
-    "Room",
-    "COVID",
-    "v",
-    "Fig.",
-    "sold",
-    "each",
-    "café",
-    "naïve",
-    "数字",
-    "e",
-    "E",
-    "m²",
-]
-_WORDS += ["I", "to", "--", "->", "…", "“", "”", "é", "Ω", "-ish", "3D", "7th", "#1"]
-_SEPARATORS = [
-    "",
-    "",
-    " ",
-    " ",
-    " ",
-    ",",
-    ".",
-    ", ",
-    ". ",
-    "-",
-    " -",
-    " - ",
-    "+",
-    "(",
-    ")",
-    "%",
-    "=",
-    " = ",
-    "*",
-    "/",
-]
-_SEPARATORS += [
-    "$",
-    "e",
-    "E-",
-    "\n",
-    "\t",
-    "  ",
-    " " * 8 + "-",
-    " " * 9 + "-",
-    ":",
-    "_",
-    "\\",
-    "|",
-    "−",
-    "🙂",
-    "👩‍🚀",
-    "\xa0-",
-]
+NAMED = ["<|reserved_special_token_12|>", "<|im_end|>", "</s>", "<bos>", "[INST]"]  # special to some tokenizers only
+_WORDS = ["the", "a", "x", "Room", "COVID", "v", "Fig.", "sold", "each", "café", "naïve", "数字", "e", "E", "m²", "I"]
+_WORDS += ["to", "--", "->", "…", "“", "”", "é", "Ω", "-ish", "3D", "7th", "#1"]
+_SEPARATORS = ["", "", " ", " ", " ", ", ", ". ", " -", " - ", " = ", "\n", "\t", "  ", "\xa0-", f"{'':8}-", f"{'':9}-"]
+_SEPARATORS += [",", ".", "-", "+", "(", ")", "%", "=", "*", "/", "$", "e", "E-", ":", "_", "\\", "|", "−", "🙂"]
+_SEPARATORS += ["👩\u200d🚀"]
 
 
 # A seed has nothing to shrink: the assertion shows the text.
@@ -227,14 +167,7 @@ def test_values_do_not_depend_on_the_tokenizer(name: str, rng: random.Random) ->
 def test_every_prefix(name: str, rng: random.Random) -> None:
     tokenizer = ALL[name]()
     used = [token for token in specials(name) if token != tokenizer.unk_token][:8] + NAMED
-    long_lists = [
-        ",".join(["123"] * 60),
-        "12," * 60,
-        "1" * 90,
-        "1,234" + ",567" * 30 + ".5",
-        "1.2" * 40,
-        "-" * 80,
-    ]
+    long_lists = [",".join(["123"] * 60), "12," * 60, "1" * 90, "1,234" + ",567" * 30 + ".5", "1.2" * 40, "-" * 80]
     for case in range(PREFIX_BATCH):
         written = text(rng, rng.randrange(1, 14), used)
         if case % 8 == 0:

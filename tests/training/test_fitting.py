@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,17 +71,6 @@ def test_the_gate_separates_roles_on_the_base_models_states() -> None:
     # Shuffled roles can't be learnt: what is above comes from the states.
     shuffled = roles[torch.randperm(len(roles), generator=torch.Generator().manual_seed(0))]
     assert abs(float((logits[shuffled == 1] > 0).float().mean() - (logits[shuffled == 0] > 0).float().mean())) < 0.2
-
-
-def test_a_text_counts_once_and_by_what_is_worst_in_it() -> None:
-    wrong = torch.tensor([-9.0, 3.0, -9.0, -9.0, 5.0, 90.0], requires_grad=True)
-    loss = fitting._of_texts(wrong, torch.tensor([0, 0, 1, 1, 2, 2]))
-    sums = [[-9.0, 3.0], [-9.0, -9.0], [5.0, 90.0]]
-    expected = sum(math.log1p(sum(map(math.exp, each))) for each in sums) / 3
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-    (gradient,) = torch.autograd.grad(loss, wrong)
-    share = math.exp(3.0) / (1 + math.exp(3.0) + math.exp(-9.0)) / 3
-    assert float(gradient[1]) == pytest.approx(share, rel=1e-5) and float(gradient[5]) == pytest.approx(1 / 3)
 
 
 def test_it_is_left_as_it_is_in_training_and_saved(tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:
