@@ -6,10 +6,10 @@ Opening
     What may come between the text and the first digit: a blank, bold type, TeX's mathematics, a currency sign, and the
     minus sign. A writer leaves all of it to the model.
 Number
-    The digits of the exact decimal form. A value of which a text says how it is rounded ("to two decimals") has so many
-    places. An amount of money is rounded to cents. Two places may be filled with zeros (``16.00``, ``3.50``), and zeros at
-    the end may be left off. Thousands have commas where the calculation is written so, or where the number already has
-    one.
+    The digits of the exact decimal form. A value of which a text says how it is rounded ("to two decimals") has so
+    many places. An amount of money is rounded to cents. Two places may be filled with zeros (``16.00``, ``3.50``),
+    and zeros at the end may be left off. Thousands have commas where the calculation is written so, or where the
+    number already has one.
 Endless numbers
     Where the digits go on for ever, each place after the point may have the digit or its rounding (half away from
     zero), and the model chooses where the number ends: from the second place on, at any place at which it is rounded
