@@ -1,5 +1,6 @@
 """Two gloo processes on the CPU, each of an agent of its own, as on two nodes, train as one process does."""
 
+import itertools
 import json
 import os
 import socket
@@ -94,18 +95,15 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
         overrides = (*overrides, f"output={folder / name}")
         return {"name": name, "recipe": str(recipe), "overrides": overrides, "fsdp": "fsdp" in name, **settings}
 
-    jobs = []
-    for kind in ("ddp", "fsdp"):
-        stopped = str(folder / f"{kind}-stopped")
-        jobs += [
-            job(kind),
-            job(f"{kind}-6", *THREE_A_PROCESS),
-            job(f"{kind}-stopped", stop=7),
-            {"name": f"{kind}-resumed", "resume": stopped, "fsdp": kind == "fsdp"},
-            job(f"{kind}-failed", "training.learning_rate=1e36"),
-            job(f"{kind}-signalled", *THREE_A_PROCESS, signal=2),
-        ]
-    jobs += [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}]
+    def resumed(kind: str) -> list[dict[str, Any]]:
+        stopped = f"{kind}-stopped"
+        again = {"name": f"{kind}-resumed", "resume": str(folder / stopped), "fsdp": kind == "fsdp"}
+        return [job(stopped, stop=7), again]
+
+    jobs = [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}, *resumed("ddp")]
+    jobs += [job("ddp-signalled", *THREE_A_PROCESS, signal=2), job("fsdp"), job("fsdp-6", *THREE_A_PROCESS)]
+    jobs += [*resumed("fsdp"), job("fsdp-failed", "training.learning_rate=1e36")]
+    jobs += [{"name": "fsdp-sft", "sft": load_recipe(recipe).model, "out": str(folder / "two"), "fsdp": True}]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
@@ -116,6 +114,7 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
     try:
         train(load_recipe(recipe, [f"output={folder / 'one'}"]))
         train(load_recipe(recipe, [*THREE_A_PROCESS, f"output={folder / 'one-6'}"]))
+        train_by_sft(load_recipe(recipe).model, folder / "one-sft", batch_size=4)
         output = "".join(each.communicate(timeout=300)[0] for each in agents)
     finally:
         for each in agents:
@@ -128,68 +127,63 @@ def assert_alike(run: Path, reference: Path) -> None:
     assert_same_run(run, reference, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-@pytest.mark.parametrize("accumulation", ["", "-6"])
-def test_two_processes_train_as_one(pair: Pair, kind: str, accumulation: str) -> None:
-    assert_alike(pair.folder / f"{kind}{accumulation}", pair.folder / f"one{accumulation}")
+@pytest.mark.parametrize(("run", "one"), [("cli", "one"), ("fsdp", "one"), ("fsdp-6", "one-6")])
+def test_two_processes_train_as_one(pair: Pair, run: str, one: str) -> None:
+    assert_alike(pair.folder / run, pair.folder / one)
 
 
 def test_fsdp_shards_every_layer(pair: Pair) -> None:
     for result in pair.results["fsdp-6"]:  # injected at layer 0, whose class FSDP meets first
         assert result["sharded"]
         assert [unit.rpartition(".")[2] for unit in result["units"] if ".layers." in unit] == ["0", "1", "2"]
-    assert not pair.results["ddp-6"][0]["units"]
+    assert not pair.results["ddp-resumed"][0]["units"]
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_resumed_run_is_the_unbroken_one(pair: Pair, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "unbroken"), [("ddp", "cli"), ("fsdp", "fsdp")])
+def test_a_resumed_run_is_the_unbroken_one(pair: Pair, kind: str, unbroken: str) -> None:
     assert pair.results[f"{kind}-stopped"] == [{"interrupted": True}] * 2
-    assert pair.results[f"{kind}-resumed"][0]["lines"] == [7, 8]  # in the second epoch
-    assert_alike(pair.folder / f"{kind}-stopped", pair.folder / kind)
+    first, second = pair.results[f"{kind}-resumed"]
+    assert first["lines"] == [7, 8] and second["lines"] == []  # in the second epoch; one process speaks
+    assert_alike(pair.folder / f"{kind}-stopped", pair.folder / unbroken)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_signal_to_one_process_stops_both_after_the_same_step(pair: Pair, kind: str) -> None:
-    run = pair.folder / f"{kind}-signalled"
-    assert pair.results[run.name] == [{"ended": 143}] * 2  # only the second got it
-    assert last_step(run) == 3
+def test_a_signal_to_one_process_stops_both_after_the_same_step(pair: Pair) -> None:
+    assert pair.results["ddp-signalled"] == [{"ended": 143}] * 2  # only the second got it
+    assert last_step(pair.folder / "ddp-signalled") == 3
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_processes_fail_together(pair: Pair, kind: str) -> None:
-    first, second = pair.results[f"{kind}-failed"]
-    assert first == second
-    assert "the loss is nan at step 2" in first["error"]
+def test_processes_fail_together(pair: Pair) -> None:
+    first, second = pair.results["fsdp-failed"]
+    assert first == second and "the loss is nan at step 2" in first["error"]
 
 
 def test_one_process_speaks(pair: Pair) -> None:
-    assert pair.results["ddp"][0]["lines"] == list(range(1, 9))
-    assert pair.results["ddp"][1]["lines"] == []
-    assert pair.output.count("The adapter:") == 1
-    assert pair.output.count("step    8/8") == 1
-    assert_alike(pair.folder / "cli", pair.folder / "one")
+    assert pair.output.count("The adapter:") == pair.output.count("step    8/8") == 1
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "deepspeed"])
-def test_two_processes_of_trl_shard_the_model_and_train_as_one(tiny_model: Path, tmp_path: Path, kind: str) -> None:
-    if kind == "deepspeed" and find_spec("deepspeed") is None:
-        pytest.skip("needs DeepSpeed: pip install deepspeed")
-    job = {"name": "sft", "sft": str(tiny_model), "out": str(tmp_path / "two"), "fsdp": kind == "fsdp"}
-    (tmp_path / "jobs.json").write_text(json.dumps([job]))
-    launch = {
-        "fsdp": "torch.distributed.run --standalone --nproc-per-node 2",
-        "deepspeed": "accelerate.commands.launch --num_processes 2 --mixed_precision no --use_deepspeed --zero_stage 2",
-    }[kind].split()
-    command = [sys.executable, "-m", *launch, str(WORKER), str(tmp_path / "jobs.json")]
-    with subprocess.Popen(command, env={**os.environ, "DS_ACCELERATOR": "cpu"}) as launched:
-        train_by_sft(str(tiny_model), tmp_path / "one", batch_size=4)
-    assert launched.returncode == 0
-    assert [json.loads((tmp_path / f"results-{i}.json").read_text()) for i in range(2)] == [[{"sharded": True}]] * 2
-    weights, others = (weights_of(tmp_path / name / "adapter") for name in ("two", "one"))
+def assert_same_training(two: Path, one: Path, results: list[Any]) -> None:
+    assert results == [{"sharded": True}] * 2
+    weights, others = (weights_of(folder / "adapter") for folder in (two, one))
     assert weights.keys() == others.keys()
     assert weights["ani.safetensors:projection.weight"].abs().max() > 1e-2  # it begins at 0
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, others[name], atol=1e-4, rtol=0, msg=name)
+
+
+def test_two_processes_of_trl_shard_the_model_and_train_as_one(pair: Pair) -> None:
+    assert_same_training(pair.folder / "two", pair.folder / "one-sft", pair.results["fsdp-sft"])
+
+
+def test_two_processes_of_deepspeed_train_as_one(tiny_model: Path, tmp_path: Path) -> None:
+    if find_spec("deepspeed") is None:
+        pytest.skip("needs DeepSpeed: pip install deepspeed")
+    (tmp_path / "jobs.json").write_text(json.dumps([{"sft": str(tiny_model), "out": str(tmp_path / "two")}]))
+    launch = "accelerate.commands.launch --num_processes 2 --mixed_precision no --use_deepspeed --zero_stage 2"
+    command = [sys.executable, "-m", *launch.split(), str(WORKER), str(tmp_path / "jobs.json")]
+    subprocess.run(command, env={**os.environ, "DS_ACCELERATOR": "cpu"}, check=True)
+    train_by_sft(str(tiny_model), tmp_path / "one", batch_size=4)
+    results = [*itertools.chain(*(json.loads((tmp_path / f"results-{i}.json").read_text()) for i in range(2)))]
+    assert_same_training(tmp_path / "two", tmp_path / "one", results)
 
 
 @pytest.mark.parametrize(
