@@ -1,8 +1,6 @@
 """`Calculator`: the gate's states, the writer with each tokenizer, generation, files."""
 
-import json
 import re
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -13,20 +11,17 @@ from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, Pre
 
 import ani
 from ani import Calculator, InputError
-from ani.calculator import fit as fit_module
 from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
 from ani.calculator.gate import GateStates
 from ani.calculator.reader.pending import PendingReader
 from ani.calculator.reader.spelling import Spelling
 from ani.calculator.writer import Writer
 from ani.chat import rendered
-from ani.evaluation.engines import TransformersEngine
-from ani.models import load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.signs import BOUNDARY
 from ani.training import fitting
 from tests import tokenizers
-from tests.tiny import FAMILIES, pair, tiny, tokenizer_of
+from tests.tiny import pair, tiny
 
 LAYERS, CONTEXT = [1, 3], [0, 2]
 
@@ -53,9 +48,6 @@ def padded(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, to
     return dict(tokenizer(texts, return_tensors="pt", padding=True))
 
 
-# --- the gate's states ------------------------------------------------------------------------------------------------
-
-
 def expected_parts(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     """The parts at every token of a text, from transformers' own hidden states and cache of a whole forward pass."""
     cache = DynamicCache()
@@ -68,7 +60,7 @@ def expected_parts(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return torch.cat(read, dim=-1)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])
+@pytest.mark.parametrize("family", ["qwen3", "mistral"])
 def test_states_of_padded_rows_and_of_decoding_are_those_of_the_whole_text(family: str) -> None:
     model, tokenizer = pair(family)
     states = GateStates(model, LAYERS, CONTEXT)
@@ -90,30 +82,6 @@ def test_states_of_padded_rows_and_of_decoding_are_those_of_the_whole_text(famil
             torch.testing.assert_close(one, found[row])
 
 
-def test_all_states_of_a_pass_are_kept_where_asked_for() -> None:
-    model, tokenizer = pair("llama")
-    states = GateStates(model, LAYERS, CONTEXT, kept=None)
-    ids = tokenizer("What is 12 + 34? " * 8)["input_ids"]
-    with torch.no_grad():
-        model(input_ids=torch.tensor([ids]), past_key_values=DynamicCache())
-    places = torch.arange(len(ids)).unsqueeze(0)
-    torch.testing.assert_close(
-        states.parts(torch.tensor([0]), places)[0], expected_parts(model, ids), atol=1e-4, rtol=1e-4
-    )
-
-
-def test_hooks_go_with_the_calculator() -> None:
-    model, _ = pair("llama")
-    states = GateStates(model, LAYERS, CONTEXT)
-    hooks = lambda: sum(len(module._forward_pre_hooks) for module in model.modules())  # noqa: E731
-    assert hooks() == 1 + len(LAYERS)
-    del states
-    assert hooks() == 0
-
-
-# --- the writer -------------------------------------------------------------------------------------------------------
-
-
 VALUES = {
     "What is 57415 * 52880?": "3036105200",
     "What is 5 - 12?": "-7",
@@ -128,7 +96,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma"])
 def test_an_open_gate_writes_exactly_the_value(family: str) -> None:
     """A random model, sampling: whatever tokens it takes, the text has the value and nothing else of a number."""
     model, tokenizer = pair(family)
@@ -148,7 +116,7 @@ def test_an_open_gate_writes_exactly_the_value(family: str) -> None:
             assert first == Decimal(value), text
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral", "qwen"])
+@pytest.mark.parametrize("name", ["llama3", "mistral"])
 def test_after_a_value_no_token_goes_on_with_the_number(name: str) -> None:
     tokenizer = tokenizers.ALL[name]()
     vocabulary, scanner = tokenizer.get_vocab(), NumberScanner(tokenizer)
@@ -164,32 +132,15 @@ def test_after_a_value_no_token_goes_on_with_the_number(name: str) -> None:
         assert {".", ",", ")", "\n", "es", " =", "**", "**\n", " xy"} & pieces.keys() <= allowed
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_closed_gate_changes_nothing(family: str) -> None:
-    model, tokenizer = pair(family)
+def test_a_closed_gate_changes_nothing() -> None:
+    model, tokenizer = pair("llama")
     rows = padded(tokenizer, ["What is 12 + 34?\n", "3 * 4 ="])
     closed = calculator(model, tokenizer, opened=False)
     torch.testing.assert_close(generated(model, rows, closed), generated(model, rows), atol=0, rtol=0)
     with torch.no_grad():
         model(**rows, past_key_values=DynamicCache())
-    scores: Any = torch.randn(2, len(tokenizer))
-    ids: Any = rows["input_ids"]
+    scores, ids = cast(Any, torch.randn(2, len(tokenizer))), cast(Any, rows["input_ids"])
     assert closed(ids, scores) is scores
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"num_beams": 3}, {"cache_implementation": "static"}, {"prompt_lookup_num_tokens": 3}], ids=str
-)
-def test_a_row_is_written_alone_as_in_a_batch(settings: dict[str, Any]) -> None:
-    model, tokenizer = pair("llama")
-    texts = ["What is 57415 * 52880?\n", "Add 3 and 4.\n", "Nothing is asked"]
-    writing = calculator(model, tokenizer)
-    together = {} if "prompt_lookup_num_tokens" in settings else settings
-    out = generated(model, padded(tokenizer, texts), writing, **together)
-    for text, row in zip(texts, out, strict=True):
-        alone = generated(model, padded(tokenizer, [text]), writing, **settings)[0]
-        assert str(tokenizer.decode(alone)).split(".")[0] == str(tokenizer.decode(row[: len(alone)])).split(".")[0]
-    assert "3036105200" in re.sub(r"[^0-9]", "", str(tokenizer.decode(out[0])))
 
 
 USES = [
@@ -202,20 +153,10 @@ USES = [
 writes, in order."""
 
 
-@pytest.mark.parametrize(
-    ("way", "count"),
-    [
-        ("a batch", 4),
-        ("beams", 4),
-        ("sampling", 4),
-        ("static", 4),
-        ("streaming", 1),
-        ("assisted", 1),
-        ("prompt lookup", 1),
-    ],
-)
-def test_every_way_to_generate_writes_the_values(way: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("way", ["a batch", "beams", "sampling", "static", "streaming", "assisted", "prompt lookup"])
+def test_every_way_to_generate_writes_the_values(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An open gate, whatever else the model writes."""
+    count = 1 if way in ("streaming", "assisted", "prompt lookup") else 4
     model, tokenizer = pair("llama", tokenizers.smollm2())
     prompts = []
     for messages, _ in USES[:count]:
@@ -243,18 +184,6 @@ def test_every_way_to_generate_writes_the_values(way: str, count: int, capsys: p
         assert [number for number in numbers if number in values] == values, answer
 
 
-# --- the shipped calculator -------------------------------------------------------------------------------------------
-
-QUESTIONS = [
-    "What is 123456 * 654321?",
-    "Add 17 and 25, please.",
-    "Is 7 * 8 a prime number? Do not calculate.",
-    "What is 144 / 12?",
-]
-LOGITS = [1.39184, 1.59981, -1.80544, 1.73410]
-"""The gate's logits at the last token of each chat, as the attached model of earlier versions gave them."""
-
-
 def chats(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, torch.Tensor]:
     prompts = [rendered(tokenizer, [{"role": "user", "content": text}]) for text in texts]
     tokenizer.padding_side = "left"
@@ -264,12 +193,6 @@ def chats(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, tor
 def test_the_shipped_gate_and_its_answers() -> None:
     model, tokenizer = pair("smollm2")
     shipped = Calculator.load("smollm2-calculator", model, tokenizer)
-    rows = chats(tokenizer, QUESTIONS)
-    with torch.no_grad():
-        model(**rows, past_key_values=DynamicCache())
-    found = shipped.logits(torch.arange(4), torch.full((4, 1), rows["input_ids"].shape[1] - 1)).squeeze(1)
-    torch.testing.assert_close(found, torch.tensor(LOGITS), atol=1e-3, rtol=0)
-
     asked = {
         "What is 57415 * 52880?": "3036105200",
         "Please add 948217 and -85611.": "862606",
@@ -283,56 +206,27 @@ def test_the_shipped_gate_and_its_answers() -> None:
     assert out[-1].equal(base[-1])
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_saved_calculator_is_loaded_as_it_was(tmp_path: Path) -> None:
+def test_it_is_saved_and_loaded_and_another_model_and_damaged_files_are_refused(tmp_path: Path) -> None:
     model, tokenizer = pair("llama")
-    made = calculator(model, tokenizer)
-    made.save(tmp_path / "c")
-    loaded = Calculator.load(tmp_path / "c", model, tokenizer)
-    assert loaded.config == made.config
-    assert all(
-        a.equal(b) for a, b in zip(loaded.gate.state_dict().values(), made.gate.state_dict().values(), strict=True)
-    )
-    made.save(tmp_path / "c")  # replaces itself
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    with pytest.raises(InputError, match="other"):
-        made.save(tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("key", "family", "changes"),
-    [
-        ("model_type", "qwen3", {}),
-        ("hidden_size", "llama", {"hidden_size": 48}),
-        ("num_hidden_layers", "llama", {"num_hidden_layers": 5}),
-    ],
-)
-def test_another_model_is_refused(key: str, family: str, changes: dict[str, int], tmp_path: Path) -> None:
-    model, tokenizer = pair("llama")
-    calculator(model, tokenizer).save(tmp_path / "c")
-    with pytest.raises(InputError, match=key):
-        Calculator.load(tmp_path / "c", tiny(family, **changes), tokenizer_of(family))
-
-
-@pytest.mark.parametrize(
-    ("damage", "named"),
-    [
-        (lambda folder: (folder / CONFIG_FILE).unlink(), CONFIG_FILE),
-        (lambda folder: (folder / CONFIG_FILE).write_text("{}"), "base"),
-        (lambda folder: (folder / CONFIG_FILE).write_text(json.dumps({"format_version": 2})), "format_version"),
-        (lambda folder: (folder / WEIGHTS_FILE).unlink(), WEIGHTS_FILE),
-        (lambda folder: (folder / WEIGHTS_FILE).write_bytes(b"\x80\x02}q\x00."), WEIGHTS_FILE),
-    ],
-)
-def test_a_damaged_calculator_is_refused(damage: Callable[[Path], object], named: str, tmp_path: Path) -> None:
-    model, tokenizer = pair("llama")
-    calculator(model, tokenizer).save(tmp_path / "c")
-    damage(tmp_path / "c")
-    with pytest.raises(InputError, match=named):
-        Calculator.load(tmp_path / "c", model, tokenizer)
+    folder, made = tmp_path / "c", calculator(model, tokenizer)
+    for _ in range(2):  # replaces itself
+        made.save(folder)
+    loaded = Calculator.load(folder, model, tokenizer)
+    weights = zip(loaded.gate.state_dict().values(), made.gate.state_dict().values(), strict=True)
+    assert loaded.config == made.config and all(a.equal(b) for a, b in weights)
+    with pytest.raises(InputError, match=tmp_path.name):
+        made.save(tmp_path)
+    for key, changes in (("hidden_size", {"hidden_size": 48}), ("num_hidden_layers", {"num_hidden_layers": 5})):
+        with pytest.raises(InputError, match=key):
+            Calculator.load(folder, tiny("llama", **changes), tokenizer)
+    for file, content in (
+        (WEIGHTS_FILE, b"\x80\x02}q\x00."),
+        (CONFIG_FILE, b'{"format_version": 2}'),
+        (CONFIG_FILE, b"{}"),
+    ):
+        (folder / file).write_bytes(content)
+        with pytest.raises(InputError, match="format_version" if b"format" in content else file):
+            Calculator.load(folder, model, tokenizer)
 
 
 def test_a_draft_is_not_decided_by_the_states_of_another_text() -> None:
@@ -377,30 +271,6 @@ def test_fit_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         a.equal(b) for a, b in zip(made.gate.state_dict().values(), again.gate.state_dict().values(), strict=True)
     )
     assert (made.config.model_type, made.config.layers[-1]) == ("llama", 2)
-    other, _ = pair("llama", tokenizers.smollm2())
-    other.name_or_path = "other"
-    Calculator.fit(other, tokenizer, answers=file, **counts)
-    models = [json.loads(line)[0] for line in file.read_text().splitlines()]
-    assert models == ["llama"] * 22 + ["other"] * 22  # another model answers for itself
-
-
-def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, file = str(tmp_path / "model"), tmp_path / "answers.jsonl"
-    for each in pair("llama", tokenizers.smollm2()):
-        each.save_pretrained(path)
-    model, tokenizer = load_model(path), load_tokenizer(path)
-    monkeypatch.setattr(fitting, "LEAST_STEPS", 50)
-    monkeypatch.setattr(fit_module, "VllmEngine", lambda name: TransformersEngine(model, tokenizer))
-    fit_module._answer_by_vllm(path, 20, 0, file)
-    answers = file.read_text()
-    assert [json.loads(line)[0] for line in answers.splitlines()] == [path] * 22
-    Calculator.fit(model, tokenizer, answers=file, asked=20, unasked=20, sentences=20)
-    assert file.read_text() == answers  # none is asked again
-
-
-def test_asked() -> None:
-    assert ani.calculator.asked("What is 3 + 4?") == ani.calculator.Exact.of(7)
-    assert ani.calculator.asked("What is the capital of France?") is None
 
 
 def test_a_message_that_does_not_ask_in_known_words_is_left_to_the_gate() -> None:

@@ -104,32 +104,26 @@ def test_merge(tmp_path: Path) -> None:
     model, tokenizer, calculator = calculated(tmp_path)
     with pytest.raises(InputError, match="base"):
         merge(str(tmp_path / "calculator"), tmp_path / "base")
-    for _ in range(2):  # the second time it replaces the first
-        merge(str(tmp_path / "calculator"), tmp_path / "out", dtype="float32")
+    merge(str(tmp_path / "calculator"), tmp_path / "out", dtype="float32")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("llama", ["CalculatorLlamaForCausalLM"])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    for name, weight in model.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], weight)
-    again = Calculator.load(tmp_path / "out" / FOLDER, loaded, tokenizer)
-    assert again.config == calculator.config
+    assert all(torch.equal(loaded.state_dict()[name], weight) for name, weight in model.state_dict().items())
+    assert Calculator.load(tmp_path / "out" / FOLDER, loaded, tokenizer).config == calculator.config
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
+def test_settings_that_would_be_served_wrongly_are_refused() -> None:
+    for changes, named in (
         ({"speculative_config": object()}, "--speculative-config"),
         ({"enable_batch_sharded_sampling": True}, "--enable-batch-sharded-sampling"),
         ({"pipeline_parallel_size": 2}, "--tensor-parallel-size"),
         ({"async_scheduling": True}, "--no-async-scheduling"),
-    ],
-)
-def test_settings_that_would_be_served_wrongly_are_refused(changes: dict[str, Any], named: str) -> None:
-    config = engine_config(**changes)
-    config.speculative_config = changes.get("speculative_config")
-    config.parallel_config.enable_batch_sharded_sampling = changes.get("enable_batch_sharded_sampling", False)
-    with pytest.raises(ValueError, match=named):
-        Check(why_not).verify_and_update_config(config)
+    ):
+        config = engine_config(**changes)
+        config.speculative_config = changes.get("speculative_config")
+        config.parallel_config.enable_batch_sharded_sampling = changes.get("enable_batch_sharded_sampling", False)
+        with pytest.raises(ValueError, match=named):
+            Check(why_not).verify_and_update_config(config)
 
 
 def test_steps_read_what_whole_rows_read() -> None:

@@ -111,26 +111,17 @@ def money(draw: random.Random) -> Operand:
     amount = draw.choice([str(draw.randint(1, 90)), f"{draw.randint(1, 90)}.{draw.randint(10, 99)}"])
     value = Fraction(amount)
     cents = draw.randint(1, 99)
-    return draw.choice(
-        [
-            Operand(f"${amount}", value, "usd", "usd"),
-            Operand(f"{amount} dollars", value, "usd", "usd"),
-            Operand(f"USD {amount}", value, "usd", "usd"),
-            Operand(f"${amount}k", value * 1000, "usd", "usd"),
-            Operand(f"${amount} million", value * 10**6, "usd", "usd"),
-            Operand(f"{cents} cents", Fraction(cents, 100), "usd", "usd"),
-            Operand(f"{cents}¢", Fraction(cents, 100), "usd", "usd"),
-            Operand(f"€{amount}", value, "eur", "eur"),
-            Operand(f"{amount} euros", value, "eur", "eur"),
-            Operand(f"£{amount}", value, "gbp", "gbp"),
-            Operand(f"Rs {amount}", value, "inr", "inr"),
-            Operand(f"R${amount}", value, "brl", "brl"),
-            Operand(f"{amount} quid", value, "gbp", "gbp"),
-            Operand(f"{amount} CHF", value, "chf", "chf"),
-            Operand(f"{cents} pence", Fraction(cents, 100), "gbp", "gbp"),
-            Operand(f"₩{amount}", value, "krw", "krw"),
-        ]
-    )
+    of_sign = {"€": "eur", "£": "gbp", "Rs ": "inr", "R$": "brl", "₩": "krw"}
+    of_word = {"dollars": "usd", "euros": "eur", "quid": "gbp", "CHF": "chf"}
+    written = [
+        *((f"${amount}", value, "usd"), (f"USD {amount}", value, "usd"), (f"${amount}k", value * 1000, "usd")),
+        *((f"${amount} million", value * 10**6, "usd"), (f"{cents} pence", Fraction(cents, 100), "gbp")),
+        *((f"{cents}{word}", Fraction(cents, 100), "usd") for word in (" cents", "¢")),
+        *((f"{sign}{amount}", value, unit) for sign, unit in of_sign.items()),
+        *((f"{amount} {word}", value, unit) for word, unit in of_word.items()),
+    ]
+    text, value, unit = draw.choice(written)
+    return Operand(text, value, unit, unit)
 
 
 _UNITS = {

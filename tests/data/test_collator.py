@@ -14,7 +14,7 @@ from ani.encoders import FourierNumberEncoder
 from ani.injection.locate import NumberLocator
 from ani.roles import Role, RoleName
 from tests.properties import examples
-from tests.tokenizers import ALL, gemma_like, qwen
+from tests.tokenizers import ALL, gemma_like
 
 LOCATORS: dict[tuple[str, str], NumberLocator] = {}
 LONG = 4096
@@ -43,7 +43,7 @@ def roles_by_number(name: str, example: Example, tokenizer: PreTrainedTokenizerB
     return found
 
 
-@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
+@pytest.mark.parametrize("name", ["qwen", "gemma_like"])
 def test_prompt_then_completion_then_eos(name: str) -> None:
     tokenizer = ALL[name]()
     tokenized = tokenize(Example("Room 505 holds", " 10 people."), tokenizer, locator(name), LONG)
@@ -70,16 +70,6 @@ def test_an_eos_that_the_tokenizer_adds_is_at_the_end_only() -> None:
     assert tokenizer.decode(tokenized.input_ids) == "12 + 3"
 
 
-@given(length=st.integers(1, 30))
-def test_long_examples_are_cut_at_the_right(length: int) -> None:
-    example = Example("Room 505 holds 10", " people at most.", ("nominal", "quantitative"))
-    whole = tokenize(example, gemma_like(), locator("gemma_like"), LONG)
-    cut = tokenize(example, gemma_like(), locator("gemma_like"), length)
-    assert cut.input_ids == whole.input_ids[:length]
-    assert cut.roles == whole.roles[:length]
-    assert cut.prompt_length == min(whole.prompt_length, length)
-
-
 # --- chat ---
 
 CHAT: list[Message] = [
@@ -100,32 +90,17 @@ def chat_tokenizer(name: str, template: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def test_chat_goes_through_the_template() -> None:
-    tokenized = tokenize(Example(CHAT[:2], "Yes."), qwen(), locator("qwen"), LONG)
-    assert tokenized.input_ids[: tokenized.prompt_length] == list(
-        qwen().apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
-    )
-    assert qwen().decode(tokenized.input_ids[tokenized.prompt_length :]) == "Yes.<|im_end|>"
-
-
-@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral", "gemma_like"])
 @pytest.mark.parametrize("strip", [False, True])
-def test_roles_are_on_the_last_message_whatever_the_template_says(name: str, strip: bool) -> None:
+def test_roles_are_on_the_last_message_whatever_the_template_says(strip: bool) -> None:
     template = WITH_DIGITS.replace("m['content']", "m['content'] | trim") if strip else WITH_DIGITS
     messages = [*CHAT[:-1], {"role": "user", "content": "  Room 505 holds 10\n"}] if strip else CHAT
     example = Example(messages, "Yes.", ("nominal", "quantitative"))
-    found = roles_by_number(name, example, chat_tokenizer(name, template))
+    found = roles_by_number("gemma_like", example, chat_tokenizer("gemma_like", template))
     known = [i for i, (_, role) in enumerate(found) if role != Role.UNKNOWN]
     assert [found[i] for i in known] == [("505", Role.NOMINAL), ("10", Role.QUANTITATIVE)]
     # After them: the template's (505), [99] and its own sentence.
     assert [text for text, _ in found[known[-1] + 1 :]] == ["505", "99", "505", "10"]
     assert known[1] == known[0] + 1
-
-
-def test_roles_stay_unknown_where_the_template_rewrites_the_message() -> None:
-    tokenizer = chat_tokenizer("qwen", "{{ messages[-1]['content'] | replace('5', '6') }}")
-    example = Example(CHAT, "Yes.", ("nominal", "quantitative"))
-    assert roles_by_number("qwen", example, tokenizer) == [("606", Role.UNKNOWN), ("10", Role.UNKNOWN)]
 
 
 # --- roles ---
@@ -154,10 +129,9 @@ EXAMPLES = [
 @given(
     examples=st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=5),
     policy=st.sampled_from(["terminal", "running", "after"]),
-    name=st.sampled_from(["gemma_like", "llama3"]),
 )
-def test_batches_equal_a_plain_reference(examples: list[Example], policy: str, name: str) -> None:
-    tokenizer, find = ALL[name](), locator(name, policy)
+def test_batches_equal_a_plain_reference(examples: list[Example], policy: str) -> None:
+    tokenizer, find = gemma_like(), locator("gemma_like", policy)
     rows = [tokenize(example, tokenizer, find, LONG) for example in examples]
     batch = NumberCollator(tokenizer, find)(rows)
     width = max(len(row.input_ids) for row in rows)
@@ -202,12 +176,10 @@ def test_padding_that_is_eos_stays_unlearnt() -> None:
 def test_padding_does_not_join_numbers_of_a_row() -> None:
     tokenizer = copy.deepcopy(gemma_like())
     tokenizer.pad_token = "7"  # a digit as padding: only the mask shows it
-    find = locator("gemma_like", "running")
-    rows = [tokenize(Example("a 1", " b 2"), tokenizer, find, LONG), tokenize(EXAMPLES[0], tokenizer, find, LONG)]
     tokenizer.eos_token = None
-    rows[0] = tokenize(Example("a 1", " b 2"), tokenizer, find, LONG)
-    batch = NumberCollator(tokenizer, find)(rows)
-    numbers = batch["numbers"]
-    assert (numbers.rows == 0).sum() == 2
+    find = locator("gemma_like", "running")
+    rows = [tokenize(example, tokenizer, find, LONG) for example in (Example("a 1", " b 2"), EXAMPLES[0])]
+    numbers = NumberCollator(tokenizer, find)(rows)["numbers"]
     first = [number.value for number in find.scanner.scan_running(rows[0].input_ids)]
+    assert (numbers.rows == 0).sum() == len(first) == 2
     assert torch.equal(numbers.features[:2], FourierNumberEncoder(10, 6).encode(first))

@@ -1,6 +1,6 @@
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ import pytest
 
 from ani.data import MAGPIE, OPENMATH, openmath_magpie
 from ani.data.labelled_sentences import read_labelled
-from ani.data.openmath_magpie import CARD_FILE, DIAGNOSTIC, TRAINING_FILE, build_openmath_magpie
+from ani.data.openmath_magpie import CARD_FILE, TRAINING_FILE, build_openmath_magpie
 from ani.numbers import find_numbers
 from tests.json_lines import write_lines
 from tests.refusals import refused
@@ -90,50 +90,12 @@ def test_records_are_known_by_their_fields(tmp_path: Path, names: str, record: A
     assert len(first.roles) == len(find_numbers(text))
 
 
-def test_our_own_sentences_contain_names_only(tmp_path: Path, maths: str) -> None:
-    build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=DIAGNOSTIC, count=30)
-    ours = [sentence for sentence in read_labelled(tmp_path / "set") if sentence.domain == DIAGNOSTIC]
-    assert len(ours) == 30
-    assert all("{N:" in sentence.template and "{Q:" not in sentence.template for sentence in ours)
-    build = partial(build_openmath_magpie, tmp_path / "other", quantitative=DIAGNOSTIC, nominal=DIAGNOSTIC)
-    refused(build, "diagnostic")
-
-
-def test_the_seed_decides(tmp_path: Path, maths: str, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openmath_magpie, "SHUFFLE_BUFFER", 7)
-
-    def texts(seed: int, count: int) -> list[str]:
-        build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=names, count=count, seed=seed)
-        return [sentence.text for sentence in read_labelled(tmp_path / "set")]
-
-    assert texts(1, 30) == texts(1, 30)  # all that there is: a shuffle loses nothing
-    assert texts(1, 10) != texts(2, 10)
-
-
-@pytest.mark.parametrize(
-    ("word", "found"),
-    [
-        *(
-            (word, True)
-            for word in ("after-math", "MATH's", "equations", "linear algebra", "python3", "C++", "Node.js")
-        ),
-        *((word, False) for word in ("aftermath", "Mathilda", "summer", "pythonic", "C")),
-    ],
-)
-def test_a_term_is_a_whole_word(tmp_path: Path, maths: str, word: str, found: bool) -> None:
-    text = f"Room 505: {word} club"
-    if found:
-        refused(lambda: nominal_texts(tmp_path, maths, {"text": text}), "0 nominal", "1 maths or programming term")
-    else:
-        assert nominal_texts(tmp_path, maths, {"text": text}) == [text]
-
-
-def test_a_term_in_any_turn_counts_and_only_on_the_nominal_side(tmp_path: Path, maths: str, names: str) -> None:
-    late = chat("Where is room 505?", "Upstairs.", "And now?", "Now some algebra.")
-    refused(lambda: nominal_texts(tmp_path, maths, late), "0 nominal")
-    assert nominal_texts(tmp_path, maths, late, chat("Where is room 7?", "Here.")) == ["Where is room 7?\n\nHere."]
-    source = write(tmp_path / "late.jsonl", late)
-    build_openmath_magpie(tmp_path / "set", quantitative=source, nominal=names, count=1)
+def test_a_term_is_a_whole_word(tmp_path: Path, maths: str) -> None:
+    for word in ("after-math", "MATH's", "equations", "linear algebra", "python3", "C++", "Node.js"):
+        texts = partial(nominal_texts, tmp_path, maths, {"text": f"Room 505: {word} club"})
+        refused(texts, "0 nominal", "1 maths or programming term")
+    words = sorted(f"Room 505: {word} club" for word in ("aftermath", "Mathilda", "summer", "pythonic", "C"))
+    assert nominal_texts(tmp_path, maths, *({"text": text} for text in words), count=5) == words
 
 
 def test_the_card_counts_what_was_read_and_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,58 +153,17 @@ def test_questions_contain_enough_numbers(tmp_path: Path, maths: str, monkeypatc
     refused(partial(build, numbers=5), "count=4", "5")
 
 
-@pytest.mark.parametrize(
-    ("text", "cut"),
-    [
-        ("Take bus 7. It leaves at 3.", "Take bus 7."),
-        ("Line 1\nof a long list", "Line 1"),
-        ("Pay 1,234,567,890", None),
-        ("Stop. Take bus 777 now", None),
-    ],
-)
-def test_a_long_text_ends_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, cut: str | None
+def test_numbers_that_count_items_are_taken_out_and_long_texts_are_cut(
+    tmp_path: Path, maths: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openmath_magpie, "MOST_CHARACTERS", 12)
-    short = write(tmp_path / "short.jsonl", {"text": "1 + 1"})
-    if cut is None:
-        refused(lambda: nominal_texts(tmp_path, short, {"text": text}), "0 nominal", "dropped: 1")
-    else:
-        assert nominal_texts(tmp_path, short, {"text": text}) == [cut]
-
-
-def test_numbers_that_count_items_are_taken_out(tmp_path: Path, maths: str) -> None:
     listed = "Try:\n1. Bus 7\n 2) Tram 8\n**3. Boat**\n1984. A year"
     assert nominal_texts(tmp_path, maths, {"text": listed}) == ["Try:\nBus 7\n Tram 8\n**Boat**\n1984. A year"]
     refused(lambda: nominal_texts(tmp_path, maths, {"text": "1. Tea\n2. Cake"}), "1 no number")
-
-
-@pytest.mark.parametrize(
-    ("record", "named"),
-    [
-        ({"premise": "a", "label": 1}, "'prompt'"),
-        ([1], "list"),
-        ({"question": "What?", "choices": ["1"], "answer": 0}, "'answer'"),
-        ({"text": None}, "'text'"),
-        ({"conversations": "hi"}, "'conversations'"),
-        ({"conversations": [{"from": "human", "value": 1}]}, "'content'"),
-        ({"conversations": [{"from": "human", "value": "Room 5?"}]}, "'messages'"),
-        ({"prompt": "1", "completion": 2}, "'completion'"),
-    ],
-)
-def test_other_records_are_refused(tmp_path: Path, maths: str, record: Any, named: str) -> None:
-    refused(lambda: nominal_texts(tmp_path, maths, record), "nominal.jsonl, line 1: ", named)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["nominal.jsonl", "openmath.jsonl"]
-
-
-def test_sources_that_are_not_there(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "notes.txt").write_text("1")
-    (tmp_path / "bad.parquet").write_text("1")
-    for name in ("gone.jsonl", "gone", "empty", "notes.txt", "bad.parquet"):
-        source = str(tmp_path / name)
-        build = partial(build_openmath_magpie, tmp_path / "set", quantitative=source, nominal=DIAGNOSTIC, count=1)
-        refused(build, name)
+    refused(lambda: nominal_texts(tmp_path, maths, {"premise": "a", "label": 1}), "nominal.jsonl, line 1: ", "'prompt'")
+    monkeypatch.setattr(openmath_magpie, "MOST_CHARACTERS", 20)
+    texts = ("Take bus 7 now. It leaves at 3.", "Line 1\nof a long list", "Pay 1,234,567,890,123,456")
+    found = nominal_texts(tmp_path, maths, *({"text": text} for text in texts), count=2)
+    assert found == ["Line 1", "Take bus 7 now."]
 
 
 def test_only_a_diagnostic_set_is_replaced(tmp_path: Path, maths: str, names: str) -> None:
@@ -254,30 +175,32 @@ def test_only_a_diagnostic_set_is_replaced(tmp_path: Path, maths: str, names: st
     for count in (1, 2):
         build_openmath_magpie(tmp_path / "set", quantitative=maths, nominal=names, count=count)
         assert len(read_labelled(tmp_path / "set")) == 2 * count
+    (tmp_path / "bad.parquet").write_text("1")
     build = partial(build_openmath_magpie, tmp_path / "set", quantitative=maths, nominal=names)
     refused(partial(build, count=31), "30 quantitative", "at most 30")
+    for name in ("gone.jsonl", "bad.parquet"):
+        refused(partial(build, quantitative=str(tmp_path / name), count=1), name)
     assert len(read_labelled(tmp_path / "set")) == 4
-    refused(partial(build, count=0), "0")
 
 
 def test_a_directory_gives_its_train_files_jsonl_and_parquet(tmp_path: Path, names: str) -> None:
     folder = tmp_path / "set" / "data"
     folder.mkdir(parents=True)
-    write(folder / "train-0.jsonl", problem(1), problem(2))
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([problem(3), problem(4)]), folder / "train-1.parquet")
+    write(folder / "train-0.jsonl", problem(1))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([problem(3)]), folder / "train-1.parquet")
     write(folder / "test.jsonl", problem(5))
-    build_openmath_magpie(tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names, count=4)
-    texts = {sentence.text for sentence in read_labelled(tmp_path / "out") if sentence.domain == "set"}
-    assert {text.split()[2] for text in texts} == {"1", "2", "3", "4"}
     build = partial(build_openmath_magpie, tmp_path / "out", quantitative=str(tmp_path / "set"), nominal=names)
-    refused(partial(build, count=5), "4 quantitative", "5")
+    build(count=2)
+    texts = {sentence.text for sentence in read_labelled(tmp_path / "out") if sentence.domain == "set"}
+    assert {text.split()[2] for text in texts} == {"1", "3"}
+    refused(partial(build, count=3), "2 quantitative", "3")
 
 
 class _Stream:
     """A streamed dataset that records how it was shuffled, and how much of it was read."""
 
     def __init__(self, records: Iterator[Any]) -> None:
-        self.records, self.read, self.shuffled = records, 0, {}  # type: ignore[var-annotated]
+        self.records, self.read, self.shuffled = records, 0, dict[str, int]()
 
     def shuffle(self, **options: int) -> "_Stream":
         self.shuffled = options
@@ -289,35 +212,13 @@ class _Stream:
             yield record
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
-    def install(streams: dict[str, Any]) -> None:
-        def load_dataset(name: str, *, split: str, streaming: bool) -> Any:
-            assert streaming and split == "train"
-            return streams[name]
-
-        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-
-    return install
-
-
-def test_the_hub_is_read_as_a_stream(tmp_path: Path, hub: Any) -> None:
-    endless = _Stream(problem(i) for i in range(10**9))
-    chats = _Stream(chat(f"Where is room {i}?", "Here.") for i in range(10**9))
-    hub({OPENMATH: endless, MAGPIE: chats})
+def test_the_hub_is_read_as_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {OPENMATH: _Stream(problem(i) for i in range(10**9))}
+    streams[MAGPIE] = _Stream(chat(f"Where is room {i}?", "Here.") for i in range(10**9))
+    hub = SimpleNamespace(load_dataset=lambda name, split, streaming: streams[name])
+    monkeypatch.setitem(sys.modules, "datasets", hub)
     build_openmath_magpie(tmp_path / "set", count=50, seed=3)
     assert {sentence.domain for sentence in read_labelled(tmp_path / "set")} == {OPENMATH, MAGPIE}
-    for stream in (endless, chats):
+    for stream in streams.values():
         assert stream.read == 50
         assert stream.shuffled == {"seed": 3, "buffer_size": openmath_magpie.SHUFFLE_BUFFER}
-
-
-def test_an_unreachable_hub_is_bad_input(tmp_path: Path, maths: str, hub: Any) -> None:
-    def breaking() -> Iterator[Any]:
-        yield chat("Where is room 1?", "Here.")
-        raise ConnectionError("no\nroute")
-
-    hub({MAGPIE: _Stream(breaking())})
-    build = partial(build_openmath_magpie, tmp_path / "set", quantitative=maths, count=2)
-    refused(build, MAGPIE, "'train'", "no route")
-    assert [path.name for path in tmp_path.iterdir()] == ["openmath.jsonl"]

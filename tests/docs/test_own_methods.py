@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import load_adapter
-from ani.compare.plan import variant_recipes
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
-from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
 from tests.docs.test_own_task import started
 from tests.refusals import refused
@@ -51,14 +49,6 @@ def test_it_reverses_digits_and_is_as_short_as_the_page_says() -> None:
 @given(st.text(st.sampled_from("0123456789,.-+eE ax\n٣²")))
 def test_reading_undoes_writing(text: str) -> None:
     assert REVERSED.read(REVERSED.write(text)) == text
-
-
-def test_its_recipes_and_comparison_are_valid(registered: None) -> None:
-    recipes = variant_recipes(EXAMPLES / "own_methods.yaml")
-    assert recipes["reversed"].ani is None
-    early = recipes["early"].ani
-    assert early is not None and (early.layer, early.encoders, early.gate) == (2, ("magnitude",), "open")
-    assert load_examples(recipes["reversed"])[0].prompt == REVERSED.write(str(load_examples(recipes["sft"])[0].prompt))
 
 
 def test_it_trains_and_answers(

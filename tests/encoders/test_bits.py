@@ -19,19 +19,13 @@ def pattern(features: torch.Tensor) -> str:
 @pytest.mark.parametrize(
     ("text", "sign", "exponent", "significand"),
     [
-        ("1", "0", "01111111111", ""),
-        ("-2", "1", "10000000000", ""),
-        ("0.75", "0", "01111111110", "1"),
         ("505", "0", "10000000111", "11111001"),
-        ("0", "0", "0" * 11, ""),
-        ("-0", "1", "0" * 11, ""),
-        ("4.9406564584124654e-324", "0", "0" * 11, "0" * 51 + "1"),
         ("2e-324", "0", "0" * 11, ""),
         ("9007199254740993", "0", "10000110100", ""),
         ("1e400", "0", "1" * 11, ""),
         ("-1e" + "9" * 5000, "1", "1" * 11, ""),
     ],
-    ids=range(11),
+    ids=range(5),
 )
 def test_closed_forms(text: str, sign: str, exponent: str, significand: str) -> None:
     (features,) = BitsNumberEncoder().encode([text])

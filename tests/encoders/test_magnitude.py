@@ -27,15 +27,6 @@ def test_parity_with_the_published_formula(value: Decimal, integer_digits: int) 
     assert features.item() == pytest.approx(expected, rel=2e-7, abs=1e-44)
 
 
-@given(values=st.lists(VALUES, min_size=2, max_size=20))
-def test_order_and_sign_are_kept(values: list[Decimal]) -> None:
-    values.sort()
-    encoder = MagnitudeNumberEncoder()
-    features = encoder.encode(values).squeeze(1)
-    assert (features.diff() >= 0).all() and (features.abs() <= 5).all()
-    assert torch.equal(encoder.encode([-value for value in values]).squeeze(1), -features)
-
-
 def test_range_and_bad_settings() -> None:
     encoder = MagnitudeNumberEncoder(3)
     inside, outside = ["999.999", "-999", "0", "1e-999"], ["1000", "-1000", "1,000.5", "1e999"]

@@ -34,9 +34,6 @@ def encoder_of(choice: str) -> NumberEncoder:
     return build_encoder(EncoderSettings(**CHOICES[choice]))
 
 
-# --- what every encoder promises --------------------------------------------------------------------------------------
-
-
 @choices
 def test_shape_and_type(choice: str) -> None:
     encoder = encoder_of(choice)
@@ -50,29 +47,17 @@ def test_shape_and_type(choice: str) -> None:
 
 
 @choices
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=ascii)
-def test_what_is_no_number_is_named(choice: str, value: str | Decimal) -> None:
+def test_what_is_no_exact_number_is_named(choice: str) -> None:
     encoder = encoder_of(choice)
-    for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
-        refused(refuse, repr(str(value)), "not a finite decimal number")
-
-
-@choices
-@pytest.mark.parametrize("value", [1.5, float("nan"), None, b"5", [1], torch.tensor(3)], ids=repr)
-def test_inexact_or_unknown_types_are_refused(choice: str, value: Any) -> None:
-    encoder = encoder_of(choice)
-    for refuse in (lambda: encoder.encode(["1", value]), lambda: encoder.in_range(value)):
-        with pytest.raises(TypeError, match=type(value).__name__):
-            refuse()
-
-
-@choices
-def test_a_single_text_is_not_a_list_of_digits(choice: str) -> None:
-    with pytest.raises(TypeError, match=r"\['505'\]"):
-        encoder_of(choice).encode("505")
-
-
-# --- what a config names ----------------------------------------------------------------------------------------------
+    for value in NO_NUMBERS:
+        for refuse in (lambda value=value: encoder.encode(["1", value]), lambda value=value: encoder.in_range(value)):
+            refused(refuse, repr(str(value)), "not a finite decimal number")
+    for value in (1.5, float("nan"), None, b"5", [1], torch.tensor(3)):
+        for read in (lambda value: encoder.encode(["1", value]), encoder.in_range):
+            with pytest.raises(TypeError, match=type(value).__name__):
+                read(value)
+    with pytest.raises(TypeError, match=r"\['505'\]"):  # not a list of digits
+        encoder.encode("505")
 
 
 def test_settings_reach_their_encoder() -> None:
@@ -85,32 +70,19 @@ def test_settings_reach_their_encoder() -> None:
     assert [encoder.in_range(value) for value in values] == [True, True, False]
 
 
-def test_a_number_is_in_range_where_it_is_for_all() -> None:
-    both = build_encoder(EncoderSettings(encoders=("bits", "magnitude"), integer_digits=2))
-    assert [both.in_range(value) for value in ("99", "100", "1e999")] == [True, False, False]
-    bits = build_encoder(EncoderSettings(encoders=("bits",), integer_digits=2))
-    assert [bits.in_range(value) for value in ("99", "100", "1e999")] == [True, True, False]
-    assert build_encoder(EncoderSettings(integer_digits=400)).width == 813  # too wide for magnitude, which isn't asked
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"encoders": ()}, ["encoders", "at least one"]),
-        ({"encoders": ("fourier", "fourier")}, ["encoders", "'fourier' is named more than once"]),
-        ({"encoders": ("furrier",)}, ["encoders", "'furrier'", "fourier, magnitude, bits", "ENCODERS"]),
-        ({"encoders": "bits"}, ["encoders"]),
-        ({"sign": "minus"}, ["sign"]),
-        ({"encoders": ("magnitude",), "integer_digits": 400}, ["308", "400"]),
+        ({"encoders": ()}, "at least one"),
+        ({"encoders": ("fourier", "fourier")}, "'fourier' is named more than once"),
+        ({"encoders": ("furrier",)}, "'furrier'.*fourier, magnitude, bits"),
+        ({"sign": "minus"}, "sign"),
+        ({"encoders": ("magnitude",), "integer_digits": 400}, "308.*400"),
     ],
 )
-def test_bad_choices_are_named(changes: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(ValidationError) as caught:
+def test_bad_choices_are_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=f"(?s){named}"):
         AniConfig(layer=1, **changes)
-    assert all(word in str(caught.value) for word in words)
-
-
-# --- ANI with each choice ---------------------------------------------------------------------------------------------
 
 
 def test_skip_asks_the_chosen_encoder() -> None:

@@ -102,44 +102,13 @@ def test_problems_fixed_and_broken_are_counted(folders: tuple[Path, Path]) -> No
     assert (back["fixed"], back["broken"], back["p"]) == (1, 3, pytest.approx(10 / 16))
 
 
-def test_where_no_answer_changes_there_is_no_share(folders: tuple[Path, Path]) -> None:
-    for folder in folders:
-        change(folder, "gsm8k.jsonl", lambda lines: [line.update(correct=True) for line in lines])
-    assert compared(*folders)["gsm8k"]["changed"] == {"fixed": 0, "broken": 0}
-
-
-def test_tables(folders: tuple[Path, Path]) -> None:
-    tables = compare_folders(*folders)[0]
-    found = {tuple(cell.text for cell in row) for table in tables for row in table.rows}
-    # Of the four problems of two digits three were solved, and one by the baseline.
-    assert ("+", str(folders[0]), "+25.0", "+50.0", "+0.0") in found
-    assert ("GSM8K", "8", "3", "1", "75.0%") in found
-    assert {
-        ("MATH", str(folders[0]), "+25.0", "–", "+33.3", "+25.0", "–"),
-        ("marketing", str(folders[0]), "+50.0"),
-    } < found
-
-
-def test_what_only_one_has_is_left_out(folders: tuple[Path, Path]) -> None:
-    ours, base = folders
-    (ours / "gsm8k.jsonl").unlink()
-    (base / "math.jsonl").unlink()
-    change(ours, "arithmetic.jsonl", lambda lines: lines.append({**lines[0], "operation": "-"}))
-    for pair in (folders, folders[::-1]):
-        assert compare_folders(*pair)[1].keys() == {"arithmetic", "mmlu"}
-
-
 @pytest.mark.parametrize(
     ("name", "alter", "named"),
     [
         ("math.jsonl", lambda lines: lines.pop(), "MATH…ours…base…1"),
         ("mmlu.jsonl", lambda lines: lines[0].update(prompt_hash="x"), "MMLU…2"),
-        ("gsm8k.jsonl", lambda lines: lines[0].update(id=9), "GSM8K…2"),
-        ("arithmetic.jsonl", lambda lines: lines[0].update(prompt="9 + 9 ="), "+…2"),
         ("arithmetic.jsonl", lambda lines: lines[0].pop("prompt"), "ours/arithmetic.jsonl, line 1: … 'prompt'"),
         ("mmlu.jsonl", lambda lines: lines[0].update(run="b"), "ours/mmlu.jsonl"),
-        ("math.jsonl", lambda lines: lines[3].update(seed=1), "ours/math.jsonl"),
-        ("math.jsonl", lambda lines: lines[3].update(level="5"), "ours/math.jsonl, line 4: level"),
     ],
 )
 def test_what_has_no_pairs_is_refused(
@@ -147,17 +116,6 @@ def test_what_has_no_pairs_is_refused(
 ) -> None:
     change(folders[0], name, alter)
     refused(lambda: compare_folders(*folders), named)
-
-
-def test_folders_that_can_not_be_compared_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    ours, base = folders
-    refused(lambda: compare_folders(ours, base / ".." / "ours"), "ours")
-    refused(lambda: compare_folders(ours, tmp_path / "gone"), "gone", "arithmetic.jsonl")
-    one = save(tmp_path / "one", {"gsm8k.jsonl": records(OURS)["gsm8k.jsonl"]})
-    two = save(tmp_path / "two", {"math.jsonl": records(BASE)["math.jsonl"]})
-    refused(lambda: compare_folders(one, two), "one", "gsm8k", "two", "math")
-    minus = [{**record, "operation": "-"} for record in records(OURS)["arithmetic.jsonl"]]
-    refused(lambda: compare_folders(save(tmp_path / "minus", {"arithmetic.jsonl": minus}), base), "minus", "base")
 
 
 def test_answers_of_other_lengths_are_refused(folders: tuple[Path, Path]) -> None:

@@ -17,25 +17,14 @@ from ani.injection.decisions import NumberDecision
 from ani.results.statistics import grouped_share, mean_of_two
 from tests.refusals import refused
 
-# --- arithmetic ---
-
 
 @pytest.mark.parametrize(
     ("right", "given", "kind"),
     [
-        ("1298444902467", "1398444902467", "Carries"),
-        ("9", "0", "Carries"),
-        ("-190", "-280", "Carries"),
-        ("46", "57", "Carries"),
-        ("-190", "-217", "Other digits"),
-        ("46", "58", "Other digits"),
-        ("46", "460", "Length or sign"),
-        ("-46", "146", "Length or sign"),
-        ("46", None, "Length or sign"),
-        ("46", "4.", "Length or sign"),
-        ("100000", "1E+5", "Length or sign"),
+        ("1298444902467", "1398444902467", "Carries"), ("-190", "-280", "Carries"), ("-190", "-217", "Other digits"),
+        ("46", "460", "Length or sign"), ("-46", "146", "Length or sign"), ("46", None, "Length or sign"),
     ],
-)
+)  # fmt: skip
 def test_wrong_answers_are_sorted(right: str, given: str | None, kind: str) -> None:
     asked: dict[str, Any] = {"operation": "+", "digits": 2, "prompt": "", "answer": right, "output": ""}
     wrong = ArithmeticAnswer(run="a", **asked, prediction=given, correct=False)
@@ -43,8 +32,6 @@ def test_wrong_answers_are_sorted(right: str, given: str | None, kind: str) -> N
     counts = {name: cell.details for name, cell in zip(errors.header[2:], errors.rows[0][2:], strict=True)}
     assert counts == {name: (f"{int(name == kind)} of 2",) for name in ("Carries", "Other digits", "Length or sign")}
 
-
-# --- gates ---
 
 DECISIONS = st.lists(
     st.tuples(st.sampled_from(["nominal", "quantitative"]), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), st.booleans())
@@ -148,8 +135,6 @@ def test_gate_shares_go_from_the_greatest_to_the_least() -> None:
     assert half["numbers"] is not None and half["numbers"][:3] == (2 / 6, 0.25, 0.5)
     assert shares[4].measures["numbers"] is None
 
-
-# --- language ---
 
 LOSSES = [
     TextLoss(run=run, seed=seed, kind="plain", text=text, tokens=tokens, loss=loss)

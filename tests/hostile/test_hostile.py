@@ -22,13 +22,12 @@ from ani.evaluation.tasks.benchmarks import boxed_answer
 from ani.evaluation.tasks.gates import Gates, GateText
 from ani.injection.adapter_files import PEFT_CONFIG_FILE
 from ani.models import check_weights, load_config, load_model, load_tokenizer
-from ani.numbers import NumberScanner, find_numbers
+from ani.numbers import find_numbers
 from ani.numbers.digit_counts import remove_digit_counts
 from ani.results.records import Record, read_records
 from ani.training.recipe import Recipe, load_recipe
 from ani.training.run import train
 from tests.refusals import refused
-from tests.tiny import tiny
 from tests.tokenizers import CHATML, gemma_like
 
 GOOD = "output: x\nani: {layer: 1}\ndata: [{kind: diagnostic, count: 1}]\n"
@@ -39,24 +38,15 @@ def finer_sentences(path: Path) -> list[GateText]:
     return Gates(texts=[f"finer={path}"]).questions(seed=0)
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "recipe.yaml"),
-        ("- model", "recipe.yaml"),
-        ("model: [", "recipe.yaml"),
-        ("output: 2024-13-45", "recipe.yaml"),
         ("model: !!python/object/apply:os.system [echo]", "python/object/apply:os.system"),
         ("a: " + "[" * 9_000, "recipe.yaml"),
         (GOOD + "seed: -1", "seed"),
-        (GOOD + "seed: 4294967296", "seed"),
         (GOOD + "seed: " + "9" * 5000, "recipe.yaml"),
         (GOOD + "dtype: 0x" + "f" * 5000, "dtype"),
         (GOOD + "seed: !!bool x", "recipe.yaml"),
-        (GOOD + "training: {learning_rate: .nan}", "training.learning_rate"),
         (GOOD.replace("layer: 1", "layer: 1, penalty: .inf"), "ani.penalty"),
         (GOOD.replace("layer: 1", "layer: 1, integer_digits: 1000000000"), "ani.integer_digits"),
         (GOOD + "x" * 900 + ": 1", "xxx"),
@@ -80,32 +70,18 @@ def test_names_that_are_no_files(tmp_path: Path) -> None:
         refused(lambda read=read: read(Path("/dev/zero")))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"prompt": "\\ud800", "completion": "a"}',
-        b"[" * 100_000,
-        b'{"a": ' + b"9" * 5000 + b"}",
-        b"\xff\xfe{\0}\0",
-        b"\0",
-        b"\xef\xbb\xbf",
-        b"NaN",
-    ],
-    ids=range(7),
-)
-def test_json_lines(tmp_path: Path, data: bytes) -> None:
+def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    path.write_bytes(data)
-    refused(lambda: read_examples(path), str(path))
+    surrogate, digits = b'{"prompt": "\\ud800", "completion": "a"}', b'{"a": ' + b"9" * 5000 + b"}"
+    for data in (surrogate, b"[" * 100_000, digits, b"\xff\xfe{\0}\0", b"\0", b"\xef\xbb\xbf", b"NaN"):
+        path.write_bytes(data)
+        refused(lambda: read_examples(path), str(path))
 
 
 def test_json_lines_that_look_odd_but_are_right(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     pair = {"prompt": "1 + 1 =", "completion": " 2"}
-    astral = {
-        **pair,
-        "prompt": "\U0001f642 " + "[" * 500,
-    }  # written as a surrogate pair; brackets in a text nest nothing
+    astral = {**pair, "prompt": "\U0001f642 " + "[" * 500}  # a surrogate pair; brackets in a text nest nothing
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(astral).encode() + b"\r\n\n" + json.dumps(pair).encode())
     assert read_examples(path) == [Example(astral["prompt"], " 2"), Example("1 + 1 =", " 2")]
 
@@ -142,21 +118,8 @@ def test_long_texts_are_cheap() -> None:
         assert encoder.encode([digits, "1e999999999", "1e-999999999"]).isfinite().all()
 
 
-def test_token_ids_of_any_kind() -> None:
-    scanner = NumberScanner(gemma_like())
-    one = gemma_like().convert_tokens_to_ids("1")
-    ids = [one, -1, one, 10**30, one, -(2**70), *gemma_like().all_special_ids, one]
-    assert [number.text for number in scanner.scan(ids)] == ["1"] * 4
-    assert [number.text for number in scanner.scan_running(ids)] == ["1"] * 4
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
-
 LAYER = "model.layers.1."
-
-
-def edit(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+OUTSIDE = json.dumps({"metadata": {}, "weight_map": {"a": "../other/model.safetensors"}})
 
 
 @pytest.fixture
@@ -171,20 +134,17 @@ def change(model: Path, lacking: str, others: dict[str, torch.Tensor] | None = N
     save_file({**weights, **(others or {})}, file, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
+def test_model_config(model: Path) -> None:
+    config = (model / "config.json").read_text()
+    for changes, named in (
         ({"hidden_size": math.nan}, "hidden_size"),
         ({"transformers_weights": "adapter_model.bin"}, "config.json"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}, "custom code"),
         ({"num_attention_heads": []}, "no model"),
-        ({"model_type": "ani", "ani": {"base_model_type": ["x"]}}, "'ani'"),
         ({"model_type": "ani", "ani": 5}, "'ani'"),
-    ],
-)
-def test_model_config(model: Path, changes: dict[str, Any], named: str) -> None:
-    edit(model / "config.json", **changes)
-    refused(lambda: load_model(str(model)), named)
+    ):
+        (model / "config.json").write_text(json.dumps({**json.loads(config), **changes}))
+        refused(lambda: load_model(str(model)), named)
 
 
 @pytest.mark.parametrize(
@@ -209,14 +169,6 @@ def test_weights_are_complete(model: Path, tiny_adapter: Path, tmp_path: Path, u
     assert not (tmp_path / "out" / "config.json").exists()
 
 
-def test_weights_of_other_names_and_shapes(model: Path) -> None:
-    change(model, "model.norm", {"model.norm.weight": torch.zeros(3), "ani.projection.weight": torch.zeros(3)})
-    refused(lambda: load_model(str(model)), "model.norm.weight [3] instead of [32]", "ani.projection.weight")
-    kept_once = {f"{LAYER}self_attn.rotary_emb.inv_freq": torch.zeros(4)}  # by earlier versions of transformers
-    change(model, "ani.", {"model.norm.weight": torch.ones(32), **kept_once})
-    load_model(str(model))
-
-
 @pytest.mark.parametrize("lacks", [LAYER, "ani.gate"])
 def test_merged_weights_are_complete(tiny_model: Path, tiny_adapter: Path, tmp_path: Path, lacks: str) -> None:
     ani.merge(tiny_adapter, tmp_path / "merged", model=str(tiny_model))
@@ -224,36 +176,20 @@ def test_merged_weights_are_complete(tiny_model: Path, tiny_adapter: Path, tmp_p
     refused(lambda: AutoModelForCausalLM.from_pretrained(tmp_path / "merged"), lacks)
 
 
-def test_a_model_with_an_adapter_in_its_folder(model: Path) -> None:
-    """transformers would load that too, with whatever its config asks of PEFT."""
-    (model / PEFT_CONFIG_FILE).write_text("{}")
-    refused(lambda: load_model(str(model)), PEFT_CONFIG_FILE)
-
-
-@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "5", "\x00", '{"vocab_size": ' + "9" * 5000 + "}"])
-def test_config_that_is_none(model: Path, text: str) -> None:
-    (model / "config.json").write_text(text)
-    refused(lambda: load_config(str(model)), "no model")
-
-
-def test_pickled_model(model: Path) -> None:
-    (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    refused(lambda: load_model(str(model)), "safetensors")
-
-
-def test_shards_out_of_the_folder(model: Path) -> None:
-    index = {"metadata": {}, "weight_map": {"a": "../other/model.safetensors"}}
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(lambda: load_model(str(model)), "model.safetensors.index.json")
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"model": 5}', "[" * 5000])
-def test_tokenizer(model: Path, text: str) -> None:
-    (model / "tokenizer.json").write_text(text)
-    refused(lambda: load_tokenizer(str(model)), "no tokenizer")
-
-
-def test_names_that_are_no_names() -> None:
-    for name in ("x" * 5000, "~nobody-here/x", "a\0b", ""):
-        refused(lambda name=name: load_model(name))
-        refused(lambda name=name: ani.load_adapter(tiny("gemma", tokenizer=gemma_like()), gemma_like(), name))
+@pytest.mark.parametrize(
+    ("file", "text", "load", "named"),
+    [
+        (PEFT_CONFIG_FILE, "{}", load_model, PEFT_CONFIG_FILE),  # transformers would load that too
+        *(("config.json", text, load_config, "no model") for text in ("[]", "[" * 100_000, "\x00")),
+        *(("tokenizer.json", text, load_tokenizer, "no tokenizer") for text in ("", '{"model": 5}', "[" * 5000)),
+        ("model.safetensors", None, load_model, "safetensors"),  # pickled
+        ("model.safetensors.index.json", OUTSIDE, load_model, "model.safetensors.index.json"),
+    ],
+    ids=range(9),
+)
+def test_other_files_of_a_model(model: Path, file: str, text: str | None, load: Any, named: str) -> None:
+    if text is None:
+        (model / file).rename(model / "pytorch_model.bin")
+    else:
+        (model / file).write_text(text)
+    refused(lambda: load(str(model)), named)

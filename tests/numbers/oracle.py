@@ -5,7 +5,6 @@ It asks at each character whether a number begins there, where the library joins
 
 import re
 from decimal import Decimal
-from itertools import product
 
 DIGITS = "0123456789"
 DIGIT = re.compile("[0-9]")
@@ -17,14 +16,10 @@ DECIMAL_COMMA = re.compile(
 )
 THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?=(\{,\}|,\\! ?|[,'’_\u2009\u202f]))(\1[0-9]{3}(?![0-9]))+")
 BRACED = re.compile(r"\{,\}[0-9]+(?![0-9]|[.,'’_\u2009\u202f][0-9])")
-PARTS = ["0", "00", "000", ".", ",", "e", "+", " ", "a", "é", "{", ",}", "}", "\\!", "!", "'"]
-CONTINUATIONS = ["".join(parts) for length in range(1, 4) for parts in product(PARTS, repeat=length)]
-"""Ways to go on that the grammar could tell apart: digits (not which, once the text before has said whether a 0 is
-first), each character that can be within a number or a group's separator, and what can't."""
 ZEROS = ["0", "00", "000", " 000", ",}0", "}0", "\\!000", "\\! 000", "!000", "! 000", ",0", "0,0", "00,0", "000,0"]
-"""Enough of them: a number that isn't over goes on with a digit after it or its dot, separator or exponent, is broken
-up by one (a fraction's second dot), is joined by a group of three, or becomes part of an unread literal
-(`test_grammar` tries the others)."""
+"""Enough ways to go on: a number that isn't over goes on with a digit after it or its dot, separator or exponent, is
+broken up by one (a fraction's second dot), is joined by a group of three, or becomes part of an unread literal. (All
+texts of up to three of 16 such characters and separators tell no other numbers apart.)"""
 BLANK = " \t\xa0"
 CLOSERS = ")]}）"
 MAY_PRECEDE_SIGN = "\0\n\r([{=<>*/^,:;|&~!?\"'`$€£¥₹#@\\“‘«（：，＝×÷·≤≥≠≈→"
@@ -48,10 +43,10 @@ def numbers(text: str) -> list[tuple[int, int, Decimal]]:
     return found
 
 
-def ended(text: str, continuations: list[str] = ZEROS) -> list[tuple[int, int, Decimal]]:
+def ended(text: str) -> list[tuple[int, int, Decimal]]:
     """Those of `numbers` that the text leaves as they are, however it goes on."""
     found = numbers(text)
-    for continuation in continuations:
+    for continuation in ZEROS:
         found = [number for number in found if number in numbers(text + continuation)]
     return found
 

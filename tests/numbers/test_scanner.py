@@ -2,6 +2,7 @@ import codecs
 import copy
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,22 +14,18 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ani.numbers import Number, NumberScanner
 from tests.numbers import oracle
-from tests.tokenizers import ALL, gemma_like, llama3, qwen, shortened
+from tests.tokenizers import ALL, gemma_like, qwen, shortened
 
 
 def scanner_of(name: str) -> NumberScanner:
     return NumberScanner(ALL[name]())
 
 
-def extended(*tokens: AddedToken) -> PreTrainedTokenizerBase:
-    """Qwen's tokenizer with more tokens."""
-    tokenizer = copy.deepcopy(shortened(qwen(), 10_000))
-    tokenizer.add_tokens([*tokens])
-    return tokenizer
-
-
 def ids_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+names = pytest.mark.parametrize("name", ["qwen", "gemma_like"])
 
 
 def texts(numbers: list[Number]) -> list[str]:
@@ -50,30 +47,7 @@ class Counted(Sequence[int]):
         return self.ids[index]
 
 
-@pytest.fixture(params=list(ALL))
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def test_of_several_numbers_within_a_token_the_last_counts() -> None:
-    tokenizer = extended(AddedToken(" 2 3 4 ", normalized=False))
-    ids = ids_of(tokenizer, "1 2 3 4 5 6")
-    scanner = NumberScanner(tokenizer)
-    assert [(t, n.text, n.first_token, n.last_token) for t, n in scanner.scan_ended(ids).items()] == [
-        (1, "4", 1, 1),
-        (3, "5", 2, 2),
-    ]
-
-
-def test_digits_of_special_tokens_are_no_numbers() -> None:
-    ids = ids_of(llama3(), "<|reserved_special_token_12|>3<|reserved_special_token_4|>")
-    assert len(ids) == 3
-    (number,) = scanner_of("llama3").scan(ids)
-    assert (number.text, number.start, number.first_token) == ("3", len("<|reserved_special_token_12|>"), 1)
-    # The same characters typed as text, for a tokenizer that does not know them.
-    assert texts(scanner_of("qwen").scan(ids_of(qwen(), "<|reserved_special_token_12|>"))) == ["12"]
-
-
+@names
 def test_padding_and_unknown_ids_are_boundaries_without_characters(name: str) -> None:
     tokenizer, scanner = ALL[name](), scanner_of(name)
     left, right = ids_of(tokenizer, "é 12"), ids_of(tokenizer, "34 é 5")
@@ -130,28 +104,10 @@ def test_any_tokens_at_every_prefix_and_start(tokens: list[str | None], start: i
         assert scanner.scan_ended(ids[:stop], max(stop - 1, 0)) == expected
 
 
-def test_broken_utf8_never_breaks_offsets() -> None:
-    scanner = scanner_of("gemma_like")
-    byte = {value: gemma_like().convert_tokens_to_ids(f"<0x{value:02X}>") for value in range(256)}
-    data = [0xE2, 0x82, 0x31, 0xFF, 0x32, 0xAC, 0xC3, -1, 0xA9, 0x33, 0xF0, 0x9F, 0x99, 0x82, 0x34, 0xFE]
-    ids = [byte.get(value, -1) for value in data]
-    text = scanner.text(ids)
-    assert text == "\ufffd\ufffd1\ufffd2\ufffd\ufffd\ufffd3🙂4\ufffd"
-    numbers = scanner.scan(ids)
-    assert [text[number.start : number.end] for number in numbers] == texts(numbers) == ["1", "2", "3", "4"]
-    assert [number.last_token for number in numbers] == [2, 4, 9, 14]
-
-
-def test_added_tokens_that_are_not_special_are_text() -> None:
-    tokenizer = extended(AddedToken("price 12", normalized=False), AddedToken("<7>", special=True))
-    scanner = NumberScanner(tokenizer)
-    ids = ids_of(tokenizer, "the price 123<7>4")
-    assert texts(scanner.scan(ids)) == ["123", "4"]
-    assert scanner.text(ids) == tokenizer.decode(ids)
-
-
-def test_tokens_that_hold_more_than_one_number() -> None:
-    tokenizer = extended(*(AddedToken(text, normalized=False) for text in ("1 2", "e5x", "e6数", "e7 ", "1.2.3,")))
+def test_added_tokens_may_hold_more_than_one_number() -> None:
+    tokenizer = copy.deepcopy(shortened(qwen(), 10_000))
+    added = ("1 2", "e5x", "e6数", "e7 ", "1.2.3,", " 7 8 9 ", "price 12")
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added] + [AddedToken("<7>", special=True)])
     scanner = NumberScanner(tokenizer)
     ids = ids_of(tokenizer, "41 23e5x 3e6数 3e7 1.2.3,456 1.2.3, 1 21 2")
     running = scanner.scan_running(ids)
@@ -160,34 +116,34 @@ def test_tokens_that_hold_more_than_one_number() -> None:
         last = [number.text for number in running if number.last_token == t]
         assert texts(scanner.scan_running(ids[: t + 1], t)) == last
         assert not last or scanner.scan(ids[: t + 1])[-1].text == last[0]
-    assert [number.value for number in scanner.scan(ids)] == [
-        value for _, _, value in oracle.numbers(scanner.text(ids))
-    ]
+    assert [number.value for number in scanner.scan(ids)] == [found[2] for found in oracle.numbers(scanner.text(ids))]
+    # Of several numbers that end in a token the last counts.
+    ended = scanner.scan_ended(ids_of(tokenizer, "1 7 8 9 5 6"))
+    assert [(t, n.text, n.first_token, n.last_token) for t, n in ended.items()] == [(1, "9", 1, 1), (3, "5", 2, 2)]
+    ids = ids_of(tokenizer, "the price 123<7>4")
+    assert texts(scanner.scan(ids)) == ["123", "4"] and scanner.text(ids) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("as_type", [tuple, np.array, torch.tensor, lambda ids: np.array(ids, np.int32)])
 def test_any_sequence_of_integers(as_type) -> None:  # type: ignore[no-untyped-def]
-    scanner = scanner_of("llama3")
-    ids = ids_of(llama3(), "from 1,234 to -5")
+    scanner = scanner_of("gemma_like")
+    ids = ids_of(gemma_like(), "from 1,234 to -5")
     assert scanner.scan(as_type(ids)) == scanner.scan(ids)
     assert scanner.scan_running(as_type(ids), 2) == scanner.scan_running(ids, 2)
     assert scanner.scan_ended(as_type(ids), 2) == scanner.scan_ended(ids, 2)
     assert scanner.text(as_type(ids)) == scanner.text(ids)
 
 
-def test_a_batch_is_refused() -> None:
+def test_a_batch_and_a_start_outside_are_refused() -> None:
+    scanner = scanner_of("gemma_like")
     with pytest.raises(ValueError, match=r"shape \(1, 3\).*one sequence"):
-        scanner_of("qwen").scan(torch.ones(1, 3, dtype=torch.long))
+        scanner.scan(torch.ones(1, 3, dtype=torch.long))
+    for start, scan in product((-1, 4), (scanner.scan_running, scanner.scan_ended)):
+        with pytest.raises(ValueError, match=f"start is {start}.*0 to 3"):
+            scan([1, 2, 3], start)
 
 
-@pytest.mark.parametrize("start", [-1, 4])
-def test_a_start_outside_is_refused(start: int) -> None:
-    with pytest.raises(ValueError, match=f"start is {start}.*0 to 3"):
-        scanner_of("qwen").scan_running([1, 2, 3], start)
-    with pytest.raises(ValueError, match=f"start is {start}.*0 to 3"):
-        scanner_of("qwen").scan_ended([1, 2, 3], start)
-
-
+@names
 @pytest.mark.parametrize("context", ["word ", "- 5, ", "x = -3.5e2; ", "12,", "1,2,3,"])
 def test_streaming_reads_a_bounded_context(name: str, context: str) -> None:
     tokenizer, scanner = ALL[name](), scanner_of(name)
@@ -201,7 +157,7 @@ def test_streaming_reads_a_bounded_context(name: str, context: str) -> None:
     assert reads[0] == reads[1] <= 200
 
 
-@pytest.mark.parametrize("text", ["1" * 40_000, "123," * 10_000, "1," * 20_000, "1.5" * 13_000, "1e" * 20_000])
+@pytest.mark.parametrize("text", ["1" * 20_000, "123," * 10_000, "1.5" * 8_000, "1e" * 20_000])
 def test_long_sequences_are_linear(text: str) -> None:
     """Minutes, or gigabytes, if a token looks at all of its number again or keeps a copy of it."""
     ids = ids_of(qwen(), text)
@@ -212,26 +168,20 @@ def test_long_sequences_are_linear(text: str) -> None:
     assert list(scanner_of("qwen").scan_ended([*ids, -1]).values())[-1].text == whole[-1].text
 
 
-def word_level(vocab: dict[str, int], decoder: decoders.Decoder | None) -> PreTrainedTokenizerBase:
-    backend = Tokenizer(models.WordLevel(vocab, unk_token="?"))
+@pytest.mark.parametrize(
+    ("vocab", "decoder", "named"),
+    [
+        ("1", None, "neither a byte-level BPE nor a sentencepiece"),
+        ("1", decoders.WordPiece(), "neither a byte-level BPE nor a sentencepiece"),
+        ("1", decoders.Replace("x", " "), "neither a byte-level BPE nor a sentencepiece"),
+        ("one", decoders.ByteLevel(), "no token with an ASCII digit"),
+        ("12", decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip("?", 1, 0)]), "decodes a sample"),
+    ],
+)
+def test_other_kinds_of_tokenizer_are_refused(vocab: str, decoder: decoders.Decoder | None, named: str) -> None:
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["?", *vocab])}, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     if decoder is not None:
         backend.decoder = decoder
-    return PreTrainedTokenizerFast(tokenizer_object=backend)
-
-
-@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Replace("x", " ")])
-def test_other_kinds_of_tokenizer_are_refused(decoder: decoders.Decoder | None) -> None:
-    with pytest.raises(ValueError, match=r"TokenizersBackend.*neither a byte-level BPE nor a sentencepiece"):
-        NumberScanner(word_level({"?": 0, "1": 1}, decoder))
-
-
-def test_a_tokenizer_without_digits_is_refused() -> None:
-    with pytest.raises(ValueError, match="no token with an ASCII digit"):
-        NumberScanner(word_level({"?": 0, "one": 1}, decoders.ByteLevel()))
-
-
-def test_a_decoder_that_changes_the_text_is_refused() -> None:
-    decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip("?", 1, 0)])
-    with pytest.raises(ValueError, match="decodes a sample"):
-        NumberScanner(word_level({"?": 0, "1": 1, "2": 2}, decoder))
+    with pytest.raises(ValueError, match=named):
+        NumberScanner(PreTrainedTokenizerFast(tokenizer_object=backend))

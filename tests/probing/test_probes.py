@@ -45,30 +45,10 @@ def test_each_layer_gives_what_was_planted(results: ProbeResults) -> None:
     assert control[3] > 0.95 and (random_split[3], held_out[3]) == (guess, guess)
 
 
-def test_values_that_were_not_seen_are_marked() -> None:
-    """In the control task a value that only the tested sentence contains is a guess."""
-    rare = [
-        number.model_copy(update=dict(value=Decimal(1000 + i))) if i < 200 else number for i, number in enumerate(KNOWN)
-    ]
-    found = probe_layers(states(rare, identity))
-    assert not found.seen[:200].any()
-    assert found.seen[200:].mean() > 0.98  # of a few values all sentences are in one fold
-    assert found.control[found.seen].mean() > 0.95
-    assert found.control[:200].mean() == pytest.approx(0.5, abs=0.15)
-
-
-def test_the_same_seed_gives_the_same_results() -> None:
-    planted = states(numbers(400, domains=8), noise, role(3), cue)
-    first, second, other = (probe_layers(planted, seed=seed) for seed in (0, 0, 1))
-    for field in ("random_split", "control", "held_out", "strengths"):
-        assert np.array_equal(getattr(second, field), getattr(first, field))
-    assert not np.array_equal(other.random_split, first.random_split)
-
-
 def test_the_regressions_are_scikit_learns() -> None:
     """Fitted one after another, each on states standardized by what it knows: the same number is read as the same role
     wherever the reference is not in doubt. What is in doubt, the last bit may decide, and a strength with it."""
-    for known in (states(numbers(480), role(1.5), cue, identity), states(numbers(480), uneven, seed=1)):
+    for known in (states(numbers(480), role(1.5), identity), states(numbers(480), uneven, seed=1)):
         plan = probing_plan(known.numbers, known.numbers, False, 0)
         questions = [(test.roles, mask) for test in plan[:2] for mask in test.known]
         for layer in known.states:
@@ -143,25 +123,6 @@ def test_the_strength_is_chosen_on_the_other_folds() -> None:
     assert probes_module._best(np.array([folds == fold for fold in range(4)]), folds) == [1, 0, 0, 0]
 
 
-# --- two sets ---
-
-
-def test_a_second_set_is_asked_instead() -> None:
-    """It alone is asked as held out, and what it shares with the first is not learnt."""
-    one_role = [number.model_copy(update=dict(role=ROLES[int(number.domain.split()[1]) % 2])) for number in KNOWN]
-    asked = [
-        number.model_copy(update=dict(domain=f"other {number.domain}", template=number.template + "'"))
-        for number in numbers(400)
-    ]
-    planted, second = states(one_role, role(30), cue), states(asked, role(30), cue, seed=1)
-    found = probe_layers(planted, second)
-    assert found.numbers == one_role
-    assert found.held_out_numbers == [number for number in asked if value_split(number.value) == "test"]
-    assert found.random_split[:, 0].mean() > 0.99
-    assert found.held_out[:, 0].mean() > 0.99
-    assert found.held_out[:, 1].mean() == pytest.approx(0.5, abs=0.15)
-
-
 def test_a_minimal_pair_stays_together() -> None:
     """Sentences of one template with the same numbers: one would teach the other's role, wrongly, by heart."""
     known = numbers(600, domains=6)
@@ -170,42 +131,19 @@ def test_a_minimal_pair_stays_together() -> None:
         assert known_pairs.isdisjoint((known[i].template, known[i].value) for i in asked)
 
 
-# --- bad input ---
-
-
-def changed(**fields: Callable[[ProbedNumber], Any]) -> list[ProbedNumber]:
-    return [
-        number.model_copy(update=dict(**{name: field(number) for name, field in fields.items()})) for number in KNOWN
-    ]
-
-
 def test_bad_input() -> None:
-    few, places = numbers(120), {id(number): i for i, number in enumerate(KNOWN)}
-    tested = [number.role for number in few if value_split(number.value) == "test"]
-    # One value is in a single sentence, and there is only one other.
-    new, old = (next(n.value for n in KNOWN if value_split(n.value) == split) for split in ("test", "train"))
-    one = [n.model_copy(update=dict(value=new, sentence=0, template="", domain="list")) for n in KNOWN[:100]]
-    # Every quantity is in one sentence, so the fold of that sentence leaves names alone.
-    single = [n.model_copy(update=dict(sentence=0, template="")) if n.role == "quantitative" else n for n in KNOWN]
+    def changed(**fields: Callable[[int, ProbedNumber], Any]) -> list[ProbedNumber]:
+        return [n.model_copy(update={key: of(i, n) for key, of in fields.items()}) for i, n in enumerate(KNOWN)]
+
+    of_role = changed(domain=lambda _, n: n.role)
     for known, words in (
-        (few, [f"{tested.count('quantitative')} quantities", f"{tested.count('nominal')} names", str(MIN_TESTED)]),
-        (changed(domain=lambda n: n.role), ["domains", "only", "held-out set"]),
-        (changed(domain=lambda n: "all"), ["domains", "no number"]),
-        (changed(template=lambda n: str(places[id(n)] % 3)), ["domains", "no number"]),
-        (single, ["random split", "only names"]),
-        (changed(value=lambda n: Decimal(places[id(n)] + 1)), ["control task"]),
-        (one + [n.model_copy(update=dict(value=old)) for n in KNOWN[100:]], ["control task", "only"]),
+        (numbers(120), [str(MIN_TESTED)]),
+        (of_role, ["domains", "only", "held-out set"]),
+        (changed(template=lambda i, _: str(i % 3)), ["domains", "no number"]),
+        # Every quantity is in one sentence, so the fold of that sentence leaves names alone.
+        (changed(sentence=lambda i, n: 0 if n.role == "quantitative" else i, template=lambda _, n: n.role), ["only"]),
+        (changed(value=lambda i, _: Decimal(i + 1)), ["control task"]),
     ):
         refused(partial(probe_layers, states(known, noise)), *words)
-    first, asked = changed(domain=lambda n: n.role), changed(domain=lambda n: "nominal")
-    refused(lambda: probe_layers(states(first, noise), states(asked, noise)), "domains", "only quantities")
-
-
-def test_fewer_sentences_than_folds() -> None:
-    two = [
-        n.model_copy(update=dict(sentence=half, domain=str(half), template=str(half)))
-        for n, half in zip(KNOWN, [0, 0, 1, 1] * 240, strict=True)
-    ]
-    found = probe_layers(states(two, role(30)))
-    assert found.random_split.mean() > 0.99
-    assert found.held_out.mean() > 0.99
+    asked = changed(domain=lambda *_: "nominal")
+    refused(lambda: probe_layers(states(of_role, noise), states(asked, noise)), "domains", "only quantities")

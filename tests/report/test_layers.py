@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from ani.results.statistics import wilson_interval
-from tests.refusals import refused
 from tests.report.test_page import CURVE, HELD_OUT, answer, build, probed, write
 
 SOLVED = {4: 3, 9: 5, 14: 9, 19: 8, 24: 6}
@@ -31,44 +30,18 @@ def layered(folder: Path, layers: Mapping[int, int] = SOLVED) -> None:
     compared(folder, runs, {"reference": 1} | {f"layer-{layer}": solved for layer, solved in layers.items()})
 
 
-# --- the curve ---
-
-
 def test_the_curve_and_the_choice(tmp_path: Path) -> None:
-    probed(tmp_path, argmax=24, reason="Layer 14 is the first of its stretch.")
+    probed(tmp_path, CURVE[::-1], argmax=24, reason="Layer 14 is the first of its stretch.")
     page = build(tmp_path)
     assert page.rows[0] == ["Layer", "Random split", "Held out", "Control", "Selectivity", "Mark"]
     rows = {row[0]: row[1:] for row in page.rows[1:]}
     assert rows["14"] == ["94.0% (92.0–95.0)", "90.0% (88.0–93.0)", "52.0%", "+40.0 (+37.0…+42.0)", "chosen"]
+    assert [*rows] == ["0", "4", "9", "14", "19", "24"]  # in their order
     assert [row[-1] for row in rows.values()] == ["", "", "", "chosen", "best held out", "paper's rule"]
     assert "Layer 14 is the first of its stretch." in page.text
     (svg,) = page.charts.values()
     assert all(f">{name}</text>" in svg for name in ("Random split", "Held out", "Control", "layer"))
     assert "Selectivity" not in svg
-
-
-def test_a_layer_can_have_several_marks(tmp_path: Path) -> None:
-    probed(tmp_path, layer=19)
-    assert {row[0]: row[-1] for row in build(tmp_path).rows}["19"] == "chosen, paper's rule, best held out"
-    (tmp_path / "selection.json").unlink()
-    page = build(tmp_path)
-    assert page.sections == ["layers"] and page.rows[0][-1] == "Selectivity" and len(page.rows) == 1 + len(CURVE)
-
-
-def test_no_section_without_the_curve(tmp_path: Path) -> None:
-    probed(tmp_path, layer=14)
-    (tmp_path / "layers.jsonl").unlink()
-    refused(lambda: build(tmp_path), str(tmp_path))
-    layered(tmp_path)
-    assert build(tmp_path).sections == ["arithmetic"]
-
-
-def test_layers_are_shown_in_order(tmp_path: Path) -> None:
-    probed(tmp_path, CURVE[::-1])
-    assert [row[0] for row in build(tmp_path).rows[1:]] == ["0", "4", "9", "14", "19", "24"]
-
-
-# --- layer sensitivity ---
 
 
 def test_task_accuracy_and_the_probes(tmp_path: Path) -> None:

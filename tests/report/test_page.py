@@ -15,7 +15,7 @@ from ani.report import build_report
 from tests.json_lines import write_lines
 from tests.refusals import refused
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $\\frac$ [red]{{ 7*7 }}&amp;"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $\\frac$ [red]{{ 7*7 }}&amp; url(http://a.b)"
 
 
 def write(folder: Path, name: str, records: list[dict[str, Any]]) -> None:
@@ -137,11 +137,8 @@ class Page(HTMLParser):
     @property
     def charts(self) -> dict[str, str]:
         """The SVG of each chart, by its alternative text."""
-        values = [value for tag, _, value in self.attributes if tag == "img"]
-        return {
-            alt: b64decode(source.split(",", 1)[1]).decode()
-            for alt, source in zip(values[::2], values[1::2], strict=True)
-        }
+        values = [value.removeprefix("data:image/svg+xml;base64,") for tag, _, value in self.attributes if tag == "img"]
+        return {alt: b64decode(svg).decode() for alt, svg in zip(values[::2], values[1::2], strict=True)}
 
 
 def build(folder: Path) -> Page:
@@ -150,60 +147,16 @@ def build(folder: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-def test_gates_with_roles_shown(tmp_path: Path) -> None:
-    gates = [decided(f"{i}", (alpha, alpha > 0.5), role="nominal", group="rooms") for i, alpha in enumerate([0.1] * 3)]
-    gates.append(decided("3", (0.6, True), role="nominal", group="dates"))
-    gates += [
-        decided(f"{i}", (alpha, alpha > 0.5), role="quantitative", group="rooms") for i, alpha in ((4, 0.6), (5, 0.05))
-    ]
-    write(tmp_path, "gates.jsonl", gates)
-    rows = build(tmp_path).rows
-    start = next(place for place, row in enumerate(rows) if row[0] == "Group")
-    assert rows[0] == ["Measure", "diagnostic"]
-    assert ["Nominal numbers left alone", "75.0% 30.1–95.4 n = 4"] in rows
-    assert ["Quantitative numbers injected", "50.0% 9.5–90.5 n = 2"] in rows
-    assert ["AUC of α", "0.438"] in rows  # of 2 × 4 pairs, 3 are in order and 1 is a tie
-    (dates,) = (dict(zip(rows[start], row, strict=True)) for row in rows[start:] if row[0] == "dates")
-    assert dates["Nominal numbers left alone"].startswith("0.0%") and dates["Quantitative numbers injected"] == "–"
-
-
-def test_benchmarks_shown(tmp_path: Path) -> None:
-    solved = {"base": (True, False, False, False), "ours": (True, False, True, True)}
-    levels, subjects = (1, None, 4, 5), ("Algebra", "Algebra", "Geometry", "Geometry")
-    answers = [
-        benchmark_answer(run, "math", number, correct, level=levels[number], subject=subjects[number])
-        for run, scores in solved.items()
-        for number, correct in enumerate(scores)
-    ]
-    answers[1]["truncated"] = answers[2]["truncated"] = True
-    answers[5]["prediction"] = None
-    write(tmp_path, "math.jsonl", answers)
-    write(tmp_path, "gsm8k.jsonl", [benchmark_answer("ours", "gsm8k", 0, True)])
-    (tmp_path / "run.json").write_text(json.dumps({"baseline": "ours"}))
-    page = build(tmp_path)
-    # Wilson's intervals of 1 and 3 of 4 are (0.0456, 0.6994) and (0.3006, 0.9544).
-    header = ["Benchmark", "Run", "All", "levels 1–3", "levels 4–5"]
-    assert page.rows[:6] == [
-        header,
-        ["GSM8K", "ours", "100.0% 20.7–100.0 n = 1", "–", "–"],
-        ["MATH", "base", "25.0% 4.6–69.9 n = 4", "100.0% 20.7–100.0 n = 1", "0.0% 0.0–65.8 n = 2"],
-        ["MATH", "ours", "75.0% 30.1–95.4 n = 4", "100.0% 20.7–100.0 n = 1", "100.0% 34.2–100.0 n = 2"],
-        header,
-        ["MATH", "base", page.rows[5][2], "+0.0 +0.0…+0.0 p = 1.000", "-100.0 -100.0…-100.0 p = 1.000"],
-    ]
-    assert page.rows[5][2].startswith("-50.0 -100.0…")
-    assert ["Geometry", "base", "-100.0 -100.0…-100.0 p = 1.000 Holm: 1.000"] in page.rows
-    assert "MATH, ours: 1 of 4 answers" in page.text and "MATH, base: 2 of 4 prompts" in page.text
-    (chart,) = page.charts.values()
-    assert all(f">{name}</text>" in chart for name in ("All", "levels 1–3", "GSM8K, ours", "MATH, base"))
-
-
 def test_a_section_a_file(tmp_path: Path) -> None:
     everything(tmp_path)
     names = ["arithmetic", "mmlu", "gates", "routing", "language", "layers", "training_log"]
     others = {"mmlu": "benchmarks", "training_log": "training", "routing": "tool-routing"}
     sections = {f"{name}.jsonl": others.get(name, name) for name in names} | {"run.json": "provenance"}
     assert build(tmp_path).sections == list(sections.values())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    folded = " ".join(re.findall("<details>.*?</details>", page, re.S))  # charts with a bar per group
+    assert [each.count("Chart: How often gates are open") for each in (page, folded)] == [2, 1]
+    assert "Chart: loss" in page and "Chart: loss" not in folded
     for name, section in sections.items():
         alone = tmp_path / section
         alone.mkdir()
@@ -218,30 +171,23 @@ def test_no_results(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["gates.jsonl"]
 
 
-def test_hostile_text_stays_text(tmp_path: Path) -> None:
+def test_hostile_text_stays_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     everything(tmp_path, "plain")
     plain = build(tmp_path)
     everything(tmp_path, HOSTILE)
     page = build(tmp_path)
-    assert page.tags == plain.tags
+    assert page.tags == plain.tags and not {"script", "link", "iframe", "image"} & set(page.tags)
     assert {name for _, name, _ in page.attributes} == {name for _, name, _ in plain.attributes}
     shown = page.text.count(HOSTILE) + page.text.count(json.dumps(HOSTILE)[1:-1])  # some facts are shown as JSON
     assert shown >= plain.text.count("plain") - 2 > 10
     assert all("<script" not in svg and "<img" not in svg for svg in page.charts.values())
-
-
-def test_nothing_is_loaded(tmp_path: Path) -> None:
-    everything(tmp_path, "see http://example.org and url(http://example.org)")
-    source = build_report(tmp_path).read_text(encoding="utf-8")
-    page = Page(source)
-    assert not {"script", "link", "iframe", "image"} & set(page.tags)
     for tag, name, value in page.attributes:
         if name in ("src", "href", "srcset", "data", "action"):
             assert value.startswith("data:image/svg+xml;base64," if tag == "img" else "#"), (tag, name, value)
         assert name != "style"
+    source = (tmp_path / "report.html").read_text(encoding="utf-8")
     style = source[source.index("<style>") : source.index("</style>")]
-    assert "@import" not in style and "url(" not in style
-    assert "default-src 'none'" in source
+    assert "@import" not in style and "url(" not in style and "default-src 'none'" in source
 
 
 @pytest.mark.parametrize(
@@ -249,17 +195,9 @@ def test_nothing_is_loaded(tmp_path: Path) -> None:
     [
         ("arithmetic.jsonl", b"{not json", "JSON"),
         ("arithmetic.jsonl", b'{"run": "x", "operation": "addition", "digits": 2}', "correct"),
-        ("arithmetic.jsonl", b'"\xff"', "JSON"),
         ("gates.jsonl", json.dumps(decided("a 9", (math.nan, True), role="nominal")).encode(), "numbers.0.alpha"),
-        ("mmlu.jsonl", b'{"task": "arc", "id": 0, "correct": true, "prompt_hash": ""}', "task"),
-        ("routing.jsonl", b'{"query": "", "call": "maybe", "exact": true, "numbers": []}', "call"),
         ("training_log.jsonl", b'{"loss": 1.0}', "step"),
         ("layers.jsonl", CURVE[1].model_copy(update={"held_out": 1.2}).model_dump_json().encode(), "held_out"),
-        (
-            "layers.jsonl",
-            CURVE[1].model_copy(update={"selectivity_low": -2}).model_dump_json().encode(),
-            "selectivity_low",
-        ),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what: str) -> None:
@@ -268,9 +206,6 @@ def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: bytes, what:
     (tmp_path / name).write_bytes(good + b"\n\n" + line + b"\n")
     refused(lambda: build_report(tmp_path), f"{name}, line 3: ", what)
     assert not (tmp_path / "report.html").exists()
-    (tmp_path / name).write_bytes(good + b"\n")
-    probed(tmp_path, reason=3)
-    refused(lambda: build_report(tmp_path), "selection.json: reason")
     (tmp_path / "run.json").write_text('{"layer": "ten"}')
     refused(lambda: build_report(tmp_path), "run.json: layer")
 
@@ -286,21 +221,10 @@ def test_published_values_stand_beside_the_measured(tmp_path: Path) -> None:
     assert ["base", "0.0% 0.0–65.8 published 49.3%", "–"] in page.rows
     assert ["ours", "100.0% 34.2–100.0", "75.0% 30.1–95.4 published 82.0%"] in page.rows
     gains = {"baseline": "base", "published": {"ours": {"levels 1–3 gain": 1.34, "levels 4–5 gain": -0.5}}}
-    (tmp_path / "run.json").write_text(json.dumps(gains))
+    write(tmp_path, "run.json", [gains])
     (tmp_path / "arithmetic.jsonl").unlink()
-    answers = [benchmark_answer(run, "math", i, run == "ours", level=2) for run in ("base", "ours") for i in range(2)]
-    write(tmp_path, "math.jsonl", answers)
-    shown = [row for row in build(tmp_path).rows if row[0] == "ours" and "published" in "".join(row)]
-    assert [["published +1.3" in cell, "published -0.5" in cell] for cell in shown[0][1:]] == [[True, False]]
+    write(tmp_path, "math.jsonl", [{**each, "level": 2} for each in answers])
+    shown = next(row for row in build(tmp_path).rows if row[0] == "ours" and "published" in "".join(row))
+    assert [["published +1.3" in cell, "published -0.5" in cell] for cell in shown[1:]] == [[True, False]]
     write(tmp_path, "run.json", [{"published": {"base": {"gsm8k": 90}}}])
     assert "published" not in build(tmp_path).text
-
-
-def test_charts_with_a_bar_per_group_are_folded(tmp_path: Path) -> None:
-    everything(tmp_path)
-    page = build_report(tmp_path).read_text(encoding="utf-8")
-    folded = " ".join(re.findall("<details>.*?</details>", page, re.S))
-    shown = re.sub("<details>.*?</details>", "", page, flags=re.S)
-    title = "Chart: How often gates are open"
-    assert (page.count(title), folded.count(title)) == (2, 1)  # by source, and by group
-    assert "Chart: loss" in shown and "Chart: loss" not in folded

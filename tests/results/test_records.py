@@ -42,18 +42,16 @@ def test_separators_inside_texts_do_not_end_a_line_and_a_damaged_one_is_named(tm
     refused(lambda: read_records(path, Line), "records.jsonl, line 2")
 
 
-def fails(after: int) -> Iterator[Line]:
-    for i in range(after):
-        yield Line(a=i)
+def fails() -> Iterator[Line]:
+    yield Line(a=0)
     raise RuntimeError("out of memory")
 
 
-@pytest.mark.parametrize("error_at", [0, 3])
-def test_a_failure_leaves_nothing_half_written(tmp_path: Path, error_at: int) -> None:
+def test_a_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     for earlier in ([], [path]):
         with pytest.raises(RuntimeError, match="out of memory"):
-            write_records(path, fails(error_at))
+            write_records(path, fails())
         assert list(tmp_path.iterdir()) == earlier
         assert not earlier or read_records(path, Line) == [Line(a="old")]
         write_records(path, [Line(a="old")])

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
-from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
 from ani.results.statistics import Estimate
@@ -75,24 +74,6 @@ def test_the_best_of_a_column_is_bold() -> None:
     assert [[cell.bold for cell in row[2:]] for row in found.rows] == [[False] * 3, [True] * 3, [False] * 3]
     tied, _ = Arithmetic.tables([answer.model_copy(update={"correct": True}) for answer in additions()])
     assert not any(cell.bold for row in tied.rows for cell in row)
-
-
-def judged() -> list[BenchmarkAnswer]:
-    """The same scores on GSM8K; MMLU only of `base`."""
-    answers = [
-        BenchmarkAnswer(**each, task="gsm8k", id=i, prompt_hash=f"{i}", correct=bool(right))
-        for each, i, right in runs()
-    ]
-    return [*answers, answers[0].model_copy(update={"task": "mmlu", "group": "STEM"})]
-
-
-def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
-    found = Benchmark.tables(judged())[0]
-    assert found.header == ("Benchmark", "Run", "All", "STEM")
-    shares = [["base", "25.0%", "–"], ["ours", "62.5%", "–"], ["other", "0.0%", "–"], ["base", "100.0%", "100.0%"]]
-    assert [[cell.text for cell in row[1:]] for row in found.rows] == shares
-    assert [row[2].bold for row in found.rows] == [False, True, False, False]
-    assert "| GSM8K | ours | +37.5 (" in markdown(Benchmark.tables(judged()[:-1], "base"))
 
 
 def test_a_comparison_on_the_terminal_and_in_markdown() -> None:

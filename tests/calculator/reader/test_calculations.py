@@ -1,6 +1,5 @@
 from fractions import Fraction
 
-import mpmath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +11,7 @@ from ani.calculator.reader.calculations import (
     calculation_asked,
     calculation_before,
     calculation_mentioned,
-    number_after,
 )
-from ani.calculator.reader.words import words
-from tests.calculator.reader import calculation_oracle
 from tests.properties import examples
 
 
@@ -30,27 +26,21 @@ def asked(text: str) -> Calculation | None:
 
 CALCULATIONS: dict[str, int | Fraction] = {
     # operators and what comes first
-    "3 + 4 =": 7, "3 − 5 =": -2, "3 – 5 =": -2, "3 -5 =": -2, "12 × 12 =": 144, "12·12=": 144, "12⋅2∙3∗4 =": 288,
-    "48÷2 =": 24, "2^10 =": 1024, "2^-2 =": Fraction(1, 4), "2**3 =": 8, "17 // 5 =": 3, "17 mod 5 =": 2, "17 % 5 =": 2,
-    "17%5=": 2, "+2^2 =": 4, "2 + 3 * 4 =": 14, "(2 + 3) * 4 =": 20, "[2 + 3] * {4} =": 20, "8 / 2 * 4 =": 16,
-    "10 - 2 - 3 =": 5, "2 * 3^2 =": 18, "5 - 2^2 =": 1, "10 / 3 =": Fraction(10, 3), "1e-7 * 1 =": Fraction(1, 10**7),
+    "3 – 5 =": -2, "3 -5 =": -2, "12⋅2∙3∗4 =": 288, "2^-2 =": Fraction(1, 4), "17 // 5 =": 3, "17 mod 5 =": 2,
+    "17%5=": 2, "[2 + 3] * {4} =": 20, "2 * 3^2 =": 18, "5 - 2^2 =": 1, "1e-7 * 1 =": Fraction(1, 10**7),
     # x, signs, literals
     "3 x 4 =": 12, "3x4=": 12, "2 x (3 + 4) =": 14, "-5 + 3 =": -2, "3 * -5 =": -15, "3 - -5 =": 8,
     "-(3 + 4) * 2 =": -14, "1,234 + 1 =": 1235, "1'000 + 5 =": 1005, "12,34,567 + 1 =": 1234568,
     "1\u2009234\u202f567 + 1 =": 1234568, ".5 * 3 =": Fraction(3, 2),
     "2e3 * 3 =": 6000, "1 1/2 + 2 1/4 =": Fraction(15, 4), f"{10**29 + 1} * {10**29} =": (10**29 + 1) * 10**29,
     # after an operand
-    "5! =": 120, "10² + 2³ =": 108, "10¹² =": 10**12, "√16 + 9 =": 13, "√(16 + 9) =": 5, "2√9 =": 6, "2(3 + 4) =": 14,
-    "2(3)(4) =": 24, "|3 - 5| * 2 =": 4, "⌊7/2⌋ =": 3, "gcd(12, 18) * 2 =": 12, "log_2(8) =": 3, "log10(1000) =": 3,
+    "10² + 2³ =": 108, "10¹² =": 10**12, "√16 + 9 =": 13, "2√9 =": 6, "2(3)(4) =": 24, "⌊7/2⌋ =": 3, "log10(1000) =": 3,
     # currency, percent, units
     "-$3 + $4 =": 1, "€2.50 * 3 =": Fraction(15, 2), "3€ + 4€ =": 7, "¥300 - ¥120 =": 180, "20% * 40 =": 8,
     "25% of 80 =": 20, "100% - 40% =": 60, "5 / 20 * 100% =": 25, "60 / 20% =": 300,
     # words
-    "three plus 4 =": 7, "12 divided by 4 =": 3, "2 to the power of 10 =": 1024,
-    "the sum of 1/2 and 1/3 =": Fraction(5, 6), "the product of 2, 3 and 4 =": 24, "the average of 3, 4, and 8 =": 5,
-    "half of 30 =": 15, "2/3 of 30 =": 20, "twice the sum of 3 and 4 =": 14, "3 times the sum of 4 and 5 =": 27,
-    "the square root of 144 =": 12, "3 squared plus 4 =": 13, "Multiply 3 by (4 + 5) =": 27,
-    "Subtract 3 from 4 * 5 =": 17,
+    "three plus 4 =": 7, "the sum of 1/2 and 1/3 =": Fraction(5, 6), "the product of 2, 3 and 4 =": 24,
+    "2/3 of 30 =": 20, "3 times the sum of 4 and 5 =": 27, "Multiply 3 by (4 + 5) =": 27, "Subtract 3 from 4 * 5 =": 17,
 }  # fmt: skip
 """All of a text but the sign, and its value."""
 WITHIN_TEXT = [
@@ -64,21 +54,10 @@ WITHIN_TEXT = [
     ("3 + 4 = 7.\nIn the end Angela wins 2 * $31 =", "2 * $31", 62),
     # LaTeX
     (r"$\frac{3}{4} + \frac18 =", r"\frac{3}{4} + \frac18", Fraction(7, 8)),
-    (r"\[ 12 \times 3 \div 4 =", r"12 \times 3 \div 4", 9),
-    (r"\(\left(2 + 3\right) \cdot 4 =", r"(2 + 3\right) \cdot 4", 20),
-    (r"$\sqrt{16} + \sqrt[3]{27} =", r"\sqrt{16} + \sqrt[3]{27}", 7), (r"$(2\sqrt{3})^2 =", r"(2\sqrt{3})^2", 12),
-    (r"$2^{-1} \cdot 2^{3} =", r"2^{-1} \cdot 2^{3}", 4),
-    (r"$-2^2 + \frac{1}{2} =", r"-2^2 + \frac{1}{2}", Fraction(-7, 2)),
+    (r"$(2\sqrt{3})^2 =", r"(2\sqrt{3})^2", 12), (r"so \$1.50 + \$0.50 =", r"\$1.50 + \$0.50", 2),
     (r"$1{,}234 + 1,\!000 \cdot 1 =", r"1{,}234 + 1,\!000 \cdot 1", 2234),
-    (r"so \$1.50 + \$0.50 =", r"\$1.50 + \$0.50", 2), (r"$\frac12(6)(8) =", r"\frac12(6)(8)", 24),
-    (r"$8\frac12 \cdot 2 =", r"8\frac12 \cdot 2", 17), (r"$2\sqrt9 \cdot 5^2 =", r"2\sqrt9 \cdot 5^2", 150),
-    (r"$\frac{9!}{5!4!} =", r"\frac{9!}{5!4!}", 126), (r"$\dbinom{5}{2} \cdot 3 =", r"\dbinom{5}{2} \cdot 3", 30),
-    (r"$180^\circ - 30^\circ =", r"180^\circ - 30^\circ", 150),
-    (r"$\sin 30^\circ + \cos^2 60^{\circ} =", r"\sin 30^\circ + \cos^2 60^{\circ}", Fraction(3, 4)),
-    (r"$\tan \frac{\pi}{4} =", r"\tan \frac{\pi}{4}", 1),
-    (r"$\left\lfloor \frac{10}{3} \right\rfloor =", r"\lfloor \frac{10}{3} \right\rfloor", 3),
+    (r"$8\frac12 \cdot 2 =", r"8\frac12 \cdot 2", 17), (r"$180^\circ - 30^\circ =", r"180^\circ - 30^\circ", 150),
     (r"$20\% \cdot 50 =", r"20\% \cdot 50", 10), ("\\begin{align*}\nx &= 3 + 4 \\\\\n&=", "3 + 4", 7),
-    ("\\begin{align*}\n3 + 4\n&=", "3 + 4", 7),
     # which expression
     ("3 + 4 = 7 * 2 =", "7 * 2", 14), ("(3 + 4 =", "3 + 4", 7), ("2 * (3 + 4 =", "3 + 4", 7), ("a=3+4=", "3+4", 7),
     ("The sum of all is 3 + 4 =", "3 + 4", 7),
@@ -105,41 +84,10 @@ def test_calculations(text: str, expression: str, value: int | Fraction) -> None
     assert text[found.start :].startswith(expression)
 
 
-@pytest.mark.parametrize(
-    ("text", "digits"),
-    [
-        ("sqrt(2) =", "1.4142135623730950488"),
-        (r"$\sqrt{2} \cdot \sqrt{3} =", "2.4494897427831780982"),
-        ("exp(1) =", "2.7182818284590452354"),
-        ("ln(10) * 2 =", "4.6051701859880913680"),
-        ("sin(2 rad) =", "0.9092974268256816954"),
-        (r"$\cos 20^\circ =", "0.9396926207859083841"),
-        ("2^0.5 =", "1.4142135623730950488"),
-        (r"$2\pi(3) =", "18.8495559215387594308"),
-        ("e^2 =", "7.3890560989306502272"),
-    ],
-)
-def test_reals(text: str, digits: str) -> None:
-    found = before(text)
-    assert found and found.value.rational is None and found.value.rounded(19) == digits
-
-
-@pytest.mark.parametrize(
-    ("text", "currency"),
-    [
-        ("$3 + $4 =", "$"),
-        (r"\$3 \cdot 2 =", "$"),
-        ("3€ * 2 =", "€"),
-        (r"so $\frac12 + 2 =", ""),
-        ("$10 / 3 =", "$"),
-        ("£10 / £3 * £2 =", "£"),
-        ("$10 / $3 =", ""),
-        ("€4.50 / €9 + 1 =", ""),
-    ],
-)
-def test_the_currency_of_a_result(text: str, currency: str) -> None:
-    found = before(text)
-    assert found and found.currency == currency
+def test_the_currency_of_a_result() -> None:
+    expected = {"$3 + $4 =": "$", r"\$3 \cdot 2 =": "$", "3€ * 2 =": "€", r"so $\frac12 + 2 =": "", "$10 / $3 =": ""}
+    expected |= {"£10 / £3 * £2 =": "£", "€4.50 / €9 + 1 =": ""}
+    assert {text: getattr(before(text), "currency", None) for text in expected} == expected
 
 
 NO_CALCULATIONS = [
@@ -193,29 +141,17 @@ def test_no_calculations(text: str) -> None:
 
 
 QUESTIONS = [
-    ("What is 5 plus 3?", "5 plus 3", 8), ("Add 12 to 30.", "Add 12 to 30", 42), ("Calculate 5 * 3", "5 * 3", 15),
-    ("How much is the product of 4 and 5?", "product of 4 and 5", 20),
-    ("What is 3 plus 2 million?", "3 plus 2 million", 2_000_003),
-    ("What is twenty-five plus five?", "twenty-five plus five", 30),
-    ("$1 + 30 cents =", "$1 + 30 cents", Fraction(13, 10)),
-    ("What is two and a half times 2?", "two and a half times 2", 5),
-    ("What is $5M - $250k?", "$5M - $250k", 4_750_000), ("3/4 + 1/8", "3/4 + 1/8", Fraction(7, 8)),
-    ("What is 5 + 3? Just the number.", "5 + 3", 8), ("Please calculate 5*3. Thanks!", "5*3", 15),
-    ("Give me the integer, like 123 . Add two numbers: 5 + 7 =", "5 + 7", 12),
-    ("Q: What is 132 plus 762?", "132 plus 762", 894), ("-948 + -856 =", "-948 + -856", -1804),
-    ("What is 15% of 80?", "15% of 80", 12), ("What is 20% off $80?", "20% off $80", 64),
-    ("What is 80 increased by 25%?", "80 increased by 25%", 100),
-    ("30 percent off of 9 =", "30 percent off of 9", Fraction(63, 10)),
+    ("Add 12 to 30.", "Add 12 to 30", 42), ("Calculate 5 * 3", "5 * 3", 15),
+    ("How much is the product of 4 and 5?", "product of 4 and 5", 20), ("What is 5!?", "5!", 120),
+    ("What is two and a half times 2?", "two and a half times 2", 5), ("3/4 + 1/8", "3/4 + 1/8", Fraction(7, 8)),
+    ("What is $5M - $250k?", "$5M - $250k", 4_750_000), ("Please calculate 5*3. Thanks!", "5*3", 15),
+    ("Give me the integer, like 123 . Add two numbers: 5 + 7 =", "5 + 7", 12), ("-948 + -856 =", "-948 + -856", -1804),
+    ("Q: What is 132 plus 762?", "132 plus 762", 894), ("What is 15% of 80?", "15% of 80", 12),
+    ("30 percent off of 9 =", "30 percent off of 9", Fraction(63, 10)), ("a\n12 * 12\n", "12 * 12", 144),
     ("What is 3 million reduced by 5%?", "3 million reduced by 5%", 2_850_000),
-    ("What do you get when you add 3 and 4?", "add 3 and 4", 7),
-    ("What is 10 / 4, to two decimal places?", "10 / 4", Fraction(5, 2)),
-    ("What is 10 / 4, to the nearest ten?", "10 / 4", Fraction(5, 2)),
+    ("What is 10 / 4, to two decimal places?", "10 / 4", Fraction(5, 2)), ("Hello! 5 + 3 = ?", "5 + 3", 8),
     ("What is 5 apples plus 3 apples?", "5 apples plus 3 apples", 8), ("I have 5 apples. What is 3 + 4?", "3 + 4", 7),
-    ("Hello! 5 + 3 = ?", "5 + 3", 8), ("Can you add 15 and 27 for me?", "add 15 and 27", 42),
-    ("What is the remainder when 17 is divided by 5?", "remainder when 17 is divided by 5", 2),
-    ("What is \\(3 + 4\\)?", "3 + 4", 7), ("Compute $\\sqrt{16}$.", r"\sqrt{16}", 4),
-    ("What does 5 + 3 equal?", "5 + 3", 8), ("Take 3 away from 10.", "Take 3 away from 10", 7),
-    ("What is 5!?", "5!", 120), ("a\n12 * 12\n", "12 * 12", 144),
+    ("Take 3 away from 10.", "Take 3 away from 10", 7), ("What does 5 + 3 equal?", "5 + 3", 8),
 ]  # fmt: skip
 
 
@@ -261,31 +197,6 @@ pieces = st.sampled_from(
 texts = st.lists(pieces, max_size=24).map("".join)
 
 
-def agrees(found: Calculation) -> bool:
-    """Whether the oracle says the same of an expression, or does not know."""
-    try:
-        value = calculation_oracle.value_of(found.text)
-    except calculation_oracle.Unknown:
-        return True
-    if isinstance(value, Fraction) and found.value.rational is not None:
-        return value == found.value.rational
-    with mpmath.workdps(80):
-        near = mpmath.mpf(found.value.rounded(60))
-        return bool(abs(calculation_oracle.real(value) - near) <= mpmath.mpf(10) ** -50 * max(1, abs(near)))
-
-
-@given(texts)
-@examples(400)
-def test_what_is_found_agrees_with_the_oracle(text: str) -> None:
-    for end in range(len(text) + 1):
-        if found := calculation_before(text, end):
-            assert text[found.start :].startswith(found.text)
-            assert agrees(found), found
-            assert not calculation_oracle.may_belong(text[: found.start]), (text, found)
-        for found in (calculation_asked(text, end), calculation_mentioned(text, end)):
-            assert found is None or agrees(found), found
-
-
 @given(texts, st.text(max_size=LOOK_BEHIND), st.text(max_size=20))
 @examples(50)
 def test_only_the_end_of_a_text_is_looked_at(text: str, between: str, start: str) -> None:
@@ -306,16 +217,3 @@ def test_long_texts_cost_no_more_than_short_ones(unit: str) -> None:
         calculation_before(long, end)
         calculation_asked(long, end)
         calculation_mentioned(long, end)
-
-
-def test_words_do_not_contradict_themselves() -> None:
-    """Words that separate the items of a list are not known to leave an expression alone."""
-    joints = {phrase.text for found in words().phrases.values() for phrase in found if phrase.kind == "joint"}
-    assert not words().before & joints
-
-
-def test_the_number_after_a_sign() -> None:
-    found = [
-        str(number_after(text)) for text in (" 7.50 and", "-$3", " $-3", r" \boxed{12}", " − 3", "x 3", "", " 1,234")
-    ]
-    assert found == ["7.50", "-3", "-3", "12", "None", "None", "None", "1234"]

@@ -1,8 +1,9 @@
-"""Which value is pending where: the rules against a second reader, and that neither chunks nor later text matter."""
+"""Which value is pending where, and that neither chunks nor later text matter."""
 
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 import ani.calculator.reader.pending
 from ani.calculator.reader import VALUES, Exact, Known, Value
 from ani.calculator.reader.pending import Pending, PendingReader
-from tests.calculator.reader import oracle
 from tests.properties import examples
 
 MEMORY = 25
+ENDS = [" [/INST]"]
 
 
 class Told(Value):
@@ -25,8 +26,8 @@ class Told(Value):
     triggers = (":=",)
 
     def known(self, text: str) -> Known | None:
-        found = oracle.told(text.removesuffix(":="))
-        return Known(Exact.of(found[0]), f"[{found[0]}]", found[1]) if found else None
+        found = re.search(r"\[(-?[0-9]+/[1-9][0-9]*)\][ ?]*\Z", text.removesuffix(":="))
+        return Known(Exact.of(Fraction(found[1])), found[0], found.start()) if found else None
 
 
 @pytest.fixture(autouse=True)
@@ -54,19 +55,7 @@ def cut_texts(draw: st.DrawFn) -> list[str]:
 
 
 def read(pieces: list[str]) -> list[Pending | None]:
-    return PendingReader(oracle.ENDS).feed(pieces)
-
-
-@examples(200)
-@given(cut_texts())
-def test_the_rules(pieces: list[str]) -> None:
-    found = read(pieces)
-    assert len(found) == len(pieces)
-    for index, pending in enumerate(found):
-        expected = oracle.pending(pieces[: index + 1], MEMORY)
-        shown = pending and (pending.value.rational, pending.written)
-        within = shown is None and expected is not None and expected[1]  # another number is being written
-        assert shown == expected or within, (pieces[: index + 1], shown, expected)
+    return PendingReader(ENDS).feed(pieces)
 
 
 @examples(150)
@@ -76,9 +65,11 @@ def test_neither_chunks_nor_copies_nor_what_follows_matter(
 ) -> None:
     whole = read(pieces)
     at %= len(pieces) + 1
-    reader = PendingReader(oracle.ENDS)
-    assert [pending for chunk in oracle.chunks(pieces, cuts) for pending in reader.feed(chunk)] == whole
-    reader = PendingReader(oracle.ENDS)
+    places = sorted({0, len(pieces), *(cut % (len(pieces) + 1) for cut in cuts)})
+    chunks = [pieces[a:b] for a, b in pairwise(places)]
+    reader = PendingReader(ENDS)
+    assert [pending for chunk in chunks for pending in reader.feed(chunk)] == whole
+    reader = PendingReader(ENDS)
     assert reader.feed(pieces[:at]) == whole[:at] == read([*pieces[:at], other])[:at]
     copied = reader.copy()
     copied.feed([other])
@@ -93,7 +84,7 @@ def test_a_long_text_is_read_in_chunks_as_at_once(filler: str) -> None:
     )
     with patch.object(ani.calculator.reader.pending, "MEMORY", 10_000):
         whole = read(pieces)
-        reader = PendingReader(oracle.ENDS)
+        reader = PendingReader(ENDS)
         assert [pending for piece in pieces for pending in reader.feed([piece])] == whole
         assert any(whole)
 
@@ -155,12 +146,3 @@ def test_what_is_kept_is_bounded() -> None:
         reader.feed(["[7/1]?", " [9/1]:=", " x" * 50])
     held = reader.__dict__
     assert len(held["_text"]) < 3 * 1024 and len(held["_asked"]) + len(held["_signs"]) <= 2 * MEMORY
-
-
-def test_later_kinds_are_asked_first() -> None:
-    class Mine(Told):
-        def known(self, text: str) -> Known | None:
-            return Known(Exact.of(Fraction(1, 3)), text, len(text) - 1) if text.endswith("]?") else None
-
-    VALUES["mine"] = Mine
-    assert [pending and pending.name for pending in read(["[7/1]?", " [7/1]:="])] == ["mine", "told"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from ani.calculator.data.drawn_expressions import exact_result
 from ani.calculator.tasks.calculations import CalculationAnswer, CalculationProblem, Calculations
 from ani.data.arithmetic import SYMBOLS
-from ani.errors import InputError
 from ani.evaluation.engines import TransformersEngine
 from tests.answers import answers_of
 from tests.calculator.data.test_sentences import plain, value
@@ -52,25 +51,11 @@ def test_problems_are_exact_and_described_correctly(
     assert all(abs(number - count / (len(digits) * len(operands))) <= 4 for number in cells.values())
 
 
-def test_problems_are_asked_the_shortest_results_first() -> None:
-    questions = TASK.questions(seed=0)
-    assert questions == TASK.questions(seed=0) != TASK.questions(seed=1)
-    records = answered(questions, "")
-    assert [record.prompt for record in records] == [question.prompt for question in questions]
-    assert [len(record.answer) for record in records] == sorted(len(question.answer) for question in questions)
-
-
-def test_too_few_problems_are_named() -> None:
-    with pytest.raises(InputError, match="additions of 2 operands and 1 digits"):
-        Calculations(count=100, digits=[1], operands=[2]).questions(0)
-
-
 @pytest.mark.parametrize(
     ("written", "prediction", "correct"),
     [
         (" {} figs", "{}", True),
         (" ${}.00.", "{}.00", True),
-        ("\nThat is {}", "{}", True),
         ("{}0", "{}0", False),
         ("?", None, False),
     ],

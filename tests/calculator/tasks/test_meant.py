@@ -27,19 +27,17 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     questions = task.questions(seed=0)
     results = {question.prompt: question for question in questions}
     said: list[str] = []
+    answers = {
+        "unasked": lambda _: f"That is number {len(said)}.",
+        "sentence": lambda result: f" {result}.",
+        "raw": lambda result: f"1{result}",
+        "other sentence": lambda result: f"1{result}",
+    }
 
     def answer(prompt: str) -> str:
         question = next(each for text, each in results.items() if text in prompt)
         said.append(prompt)
-        match question.kind:
-            case "unasked":
-                return f"That is number {len(said)}."
-            case "asked" | "asked otherwise":
-                return f"It is {int(question.result):,}, I think."
-            case "sentence":
-                return f" {question.result}."
-            case _:
-                return f"1{question.result}"
+        return answers.get(question.kind, lambda result: f"It is {int(result):,}, I think.")(question.result)
 
     monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
     model: Any = Scripted(qwen(), answer)
@@ -47,43 +45,11 @@ def test_results_are_looked_for_and_other_answers_must_stay(monkeypatch: pytest.
     for record in records:
         assert record.right == (record.kind in ("asked", "asked otherwise", "sentence", "other sentence"))
     summary = task.summary(records)
-    assert (
-        summary["asked"]["share"] == summary["asked_otherwise"]["share"] == 1
-        and summary["asked_division"]["total"] == 2
-    )
+    assert summary["asked"]["share"] == summary["asked_otherwise"]["share"] == 1
     assert summary["raw"]["share"] == summary["unasked"]["share"] == 0 and "unasked_addition" not in summary
     assert summary["sentence"]["total"] == summary["other_sentence"]["total"] == 2
     (table,) = task.tables(records)
     assert len(table.rows) == len(summary)
-
-
-@pytest.mark.parametrize(
-    ("written", "answered", "left_alone"),
-    [
-        (" {} figs", True, False),
-        (" ${}.00.", True, False),
-        ("\nThat is {}", True, True),
-        ("{}0", False, True),
-        ("?", False, True),
-        (" 1100, not {}", False, True),
-        (" {} + 5 = 1100", False, False),
-        (" 5 + {} = 1100", False, True),
-        ("", False, True),
-    ],
-)
-def test_what_follows_a_sentence_is_judged(
-    written: str, answered: bool, left_alone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ani.injection.inspection.without_adapter", nullcontext)
-    task = Meant(count=10)
-    kinds = "sentence", "other sentence"
-    questions = [each for each in task.questions(seed=0) if each.kind in kinds and each.result.isdigit()]
-    result = {str(question.prompt): question.result for question in questions}
-    model: Any = Scripted(qwen(), lambda prompt: written.format(result[prompt]))
-    records = answers_of(task, TransformersEngine(model, model.tokenizer), questions)
-    assert {record.kind for record in records} == {"sentence", "other sentence"}
-    for record in records:
-        assert record.right == (answered if record.kind == "sentence" else left_alone), record
 
 
 @pytest.mark.parametrize(

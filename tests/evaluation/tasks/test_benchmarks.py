@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer, BenchmarkQuestion, equivalent
-from ani.injection.methods import METHODS
 from tests.answers import answers_of
 from tests.json_lines import write_lines
-from tests.refusals import refused
 from tests.tiny import attached, encode, logits_of, pair
 
 TEMPLATE = (
@@ -150,30 +148,6 @@ def test_letters_are_compared_in_float32(tmp_path: Path) -> None:
     assert model(ids).logits.dtype == torch.bfloat16
 
 
-def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
-    engine, benchmark = with_template(pair("qwen3")), load("gsm8k", tmp_path)
-    seen: list[str] = []
-    method = METHODS["numerologic"]._replace(read=lambda text: seen.append(text) or "The answer is 3.")  # type: ignore[func-returns-value]
-    records = benchmark.answers(TransformersEngine(engine.model, engine.tokenizer, method))
-    plain = benchmark.answers(engine)
-    assert [record.correct for record in records] == [record.answer == "3" for record in records]
-    assert [record.prompt_hash for record in records] == [record.prompt_hash for record in plain]
-    assert sorted(seen) != sorted(outputs(plain)) and len(seen) == 5
-
-
-def test_processors_take_part_in_generation(tmp_path: Path) -> None:
-    class Sevens(LogitsProcessor):
-        def __call__(self, input_ids: Any, scores: Any) -> Any:
-            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([seven]), 0)
-
-    engine, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
-    seven = engine.tokenizer.encode("7")[0]
-    sevens = TransformersEngine(engine.model, engine.tokenizer, batch_size=3, processors=[Sevens()])
-    assert outputs(benchmark.answers(sevens)) == ["777777"] * 5
-    with sevens.base():  # the base model answers alone
-        assert outputs(benchmark.answers(sevens)) != ["777777"] * 5
-
-
 def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) -> None:
     engine, benchmark = with_template(pair("qwen3"), NO_SYSTEM), load("math", tmp_path, limit=1)
     model, tokenizer = engine.model, engine.tokenizer
@@ -185,49 +159,15 @@ def test_without_a_system_role_the_text_stands_before_the_users(tmp_path: Path) 
     assert (record.level, record.subject, record.prediction) == (record.id + 1, "Algebra", None)
 
 
-def test_prompts_and_answers_that_are_too_long(tmp_path: Path) -> None:
-    engine = with_template(pair("qwen3"))
-    task, questions = load("math", tmp_path, max_new_tokens=5000)
-    refused(lambda: task.check(questions, engine.tokenizer, engine.config), "5,000", "math", "max_new_tokens")
-    engine.model.config.max_position_embeddings = 500
-    (record,) = load("gsm8k", tmp_path, limit=1).answers(engine)
-    assert record.truncated
-
-
-def test_settings(tmp_path: Path) -> None:
-    (task, questions), (whole, every) = (
-        load("gsm8k", tmp_path, **limits) for limits in ({"limit": 3}, {"max_new_tokens": None})
-    )
-    few = task.facts(questions)
-    assert (few["questions"], few["of"], few["generation"]["max_gen_toks"]) == (3, 5, 6)
-    assert whole.facts(every)["generation"]["max_gen_toks"] == 512
-
-
 EQUAL = [
-    ("18", "18.00"),
-    ("0.75", "3/4"),
-    (r"\frac{1}{2}", r"\dfrac12"),
-    ("1234", "1,234"),
-    (r"10,\!000", "10000"),
-    ("x^2+2x+1", "(x+1)^2"),
-    (r"\text{Evelyn}", "Evelyn"),
-    (r"\text{(C)}", "C"),
-    ("1,2", "2,1"),
-    ("5", "x = 5"),
-    (r"90^\circ", "90"),
+    ("18", "18.00"), ("0.75", "3/4"), (r"\frac{1}{2}", r"\dfrac12"), ("1234", "1,234"), ("x^2+2x+1", "(x+1)^2"),
+    (r"\text{(C)}", "C"), ("1,2", "2,1"), ("5", "x = 5"), (r"90^\circ", "90"),
     (r"\frac{7}{5} + \frac{1}{5}i.", r"\frac{7+i}{5}"),
-]
+]  # fmt: skip
 DIFFERENT = [
-    ("18", "-18"),
-    ("1234", "1,235"),
-    (r"\frac{1}{2}", "0.49"),
-    ("(1,2)", "(2,1)"),
-    ("3", "3,5"),
-    ("506_7", "506_8"),
-    (r"\text{odd}", r"\text{even}"),
-    ("1", r"\frac{"),
-    ("1" * 600, "1" * 599 + "2"),
-]
+    ("18", "-18"), (r"\frac{1}{2}", "0.49"), ("(1,2)", "(2,1)"), ("3", "3,5"), ("506_7", "506_8"),
+    (r"\text{odd}", r"\text{even}"), ("1", r"\frac{"), ("1" * 600, "1" * 599 + "2"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("one", "other"), EQUAL + DIFFERENT)

@@ -39,24 +39,7 @@ def attached(tiny_model: Path, tiny_adapter: Path) -> TransformersEngine:
     )
 
 
-# --- decisions ---
-
-
-@pytest.mark.parametrize("policy", ["terminal", "after"])
-def test_the_decision_is_the_one_where_the_policy_injects(policy: str) -> None:
-    engine = TransformersEngine(*tiny.attached("qwen3", policy=policy))
-
-    def alpha(text: str) -> float | None:
-        return engine.decide([text])[0][0].alpha
-
-    assert alpha("Room 505 holds ten") == pytest.approx(alpha("Room 505 holds"), abs=1e-5)
-    # Only `after` has read a token after the number, the end of the text included.
-    same = [alpha("Room 505 holds") == pytest.approx(alpha(text), abs=1e-5) for text in ("Room 505 people", "Room 505")]
-    assert same == [policy == "terminal"] * 2
-
-
-@pytest.mark.parametrize("policy", ["terminal", "running", "after"])
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize(("family", "policy"), [("gemma", "terminal"), ("gemma", "running"), ("qwen3", "after")])
 def test_a_batch_decides_as_each_text_by_itself(family: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = tiny.attached(family, policy=policy)
     texts = [
@@ -65,7 +48,7 @@ def test_a_batch_decides_as_each_text_by_itself(family: str, policy: str, monkey
         "5",
         TEXT,
         "",
-        *(text.text for text in Gates(limit=9).questions(seed=0)),
+        *(each.text for each in Gates(limit=9).questions(seed=0)),
         TEXT,
     ]
     passes: list[tuple[int, ...]] = []
@@ -151,15 +134,6 @@ def test_a_number_that_is_left_alone_has_no_alpha_and_a_model_without_ani_is_ref
         refused(lambda text=text: answers_of(Gates(), engine, [text]), "no ANI module")
 
 
-def test_texts_that_do_not_fit_are_named() -> None:
-    model, tokenizer = tiny.attached("qwen3")  # reads 512 tokens
-    texts = [GateText("12", "b"), GateText("word " * 600, "a")]
-    refused(lambda: Gates().check(texts, tokenizer, model.config), "word word ", "512")
-
-
-# --- texts of files and benchmarks ---
-
-
 def test_records_with_fields_and_groups(tmp_path: Path) -> None:
     records = [{"question": f"Q{i}?", "choices": ["x", str(i)], "subject": f"s{i % 2}"} for i in range(20)]
     path = write_lines(tmp_path / "mmlu.jsonl", *records)
@@ -173,35 +147,16 @@ def test_records_with_fields_and_groups(tmp_path: Path) -> None:
     refused(lambda: read(path), "line 1: no text under 'text'; it has 'question', 'choices', 'subject'")
 
 
-def test_lines_of_a_text_file(tmp_path: Path) -> None:
+def test_lines_of_a_text_file_and_bad_files(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("\ufeffRoom 505\n\n  It holds 10\u2028people. \nEnd", encoding="utf-8")
     assert [text.text for text in read(path)] == ["Room 505", "  It holds 10\u2028people. ", "End"]
     assert {text[1:] for text in read(path)} == {("notes", None, None)}
+    refused(lambda: read(path, write_lines(tmp_path / "notes.jsonl", {"text": "3"})), "'notes'")
+    for content in (b"\n\n", b"caf\xe9 12"):
+        path.write_bytes(content)
+        refused(lambda: read(path), "notes.txt")
 
-
-def test_bad_files(tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").write_text("\n\n")
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 12")
-    for name in ("empty.txt", "latin.txt", "none.txt"):
-        refused(lambda name=name: read(tmp_path / name), name)
-    notes = [tmp_path / "notes.txt", write_lines(tmp_path / "notes.jsonl", {"text": "3"})]
-    notes[0].write_text("12\n")
-    refused(lambda: read(*notes), "'notes'")
-
-
-@pytest.mark.parametrize(("task", "groups", "count"), [("gsm8k", 1, 10), ("math", 7, 15), ("mmlu", 2, 3)])
-def test_the_benchmarks(task: str, groups: int, count: int) -> None:
-    """Five rows of each subject of MMLU are examples."""
-    path = ROWS / f"{task}.jsonl"
-    texts = read(f"{task}={path}")
-    assert {text.source for text in texts} == {task}
-    assert len({text.group for text in texts}) == groups
-    assert len(texts) == count
-    assert read(f"{task}={path}", limit=3) == texts[:3]
-
-
-# --- FiNER-139 ---
 
 SENTENCE = "The 7.00 % notes of $ 1,250 million are due on March 15 , 2024 , under Note 8 ."
 NOTES = {
@@ -238,15 +193,6 @@ def test_tagged_numbers_and_their_roles(tmp_path: Path) -> None:
     assert {MATURITY} == NOMINAL_TAGS
 
 
-def test_a_record_has_tags_and_decisions(tmp_path: Path) -> None:
-    model, tokenizer = tiny.attached("mistral", policy="after")
-    sentences = finer(write_lines(tmp_path / "f.jsonl", NOTES))
-    (record,) = answers_of(Gates(), TransformersEngine(model, tokenizer), sentences)
-    assert [(n.text, n.role, n.tag) for n in record.numbers[3:]] == [("2024", "nominal", MATURITY), ("8", None, None)]
-    decided = [(d.alpha, d.injected) for d in ani.inspect(model, tokenizer, SENTENCE)]
-    assert [(n.alpha, n.injected) for n in record.numbers] == decided
-
-
 def test_limit_is_of_each_kind_and_the_seed_draws(tmp_path: Path) -> None:
     many = [
         {**record, "tokens": [*record["tokens"][:-1], f"word{i}"]} for record in (SEGMENTS, NOTES) for i in range(20)
@@ -281,26 +227,17 @@ def test_records_of_ones_own_may_have_roles(tmp_path: Path) -> None:
     refused(lambda: read_texts(str(wrong), ["text"], None, None, 0), f"{wrong}, line 1: 'roles' names 2 numbers")
 
 
-@pytest.mark.parametrize(
-    ("record", "named"),
-    [
+def test_bad_files_of_finer_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for record, named in (
         (["a"], "'tokens'"),
-        ({"tokens": ["a"]}, "ner_tags"),
-        ({"tokens": "a", "ner_tags": ["O"]}, "tokens"),
         ({"tokens": ["8"], "ner_tags": [42]}, "ner_tags.0"),
         ({"tokens": ["8", "9"], "ner_tags": ["O"]}, "2"),
         ({"tokens": ["8"], "ner_tags": [MATURITY]}, "ner_tags.0"),
-    ],
-)
-def test_bad_records_of_finer_are_named(tmp_path: Path, record: Any, named: str) -> None:
-    path = write_lines(tmp_path / "f.jsonl", SEGMENTS, record)
-    refused(lambda: finer(path), f"{path}, line 2", named)
-
-
-def test_bad_files_of_finer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    untagged = write_lines(tmp_path / "f.jsonl", PLAIN, WORDS)
+    ):
+        path = write_lines(tmp_path / "f.jsonl", SEGMENTS, record)
+        refused(lambda path=path: finer(path), f"{path}, line 2", named)
     (tmp_path / "bad.zip").write_bytes(b"no zip")
-    for path in (untagged, tmp_path / "none.jsonl", tmp_path / "bad.zip"):
+    for path in (write_lines(tmp_path / "f.jsonl", PLAIN, WORDS), tmp_path / "bad.zip"):
         refused(lambda path=path: finer(path), path.name)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     refused(lambda: read("finer"), "nlpaueb/finer-139")

@@ -17,22 +17,13 @@ ROW = {"question": "How many?", "answer": "Many.\n#### 1,234"}
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("3 * 6 = 18\n#### 18", ("18", "####")),
-        ("#### 7\nNo, wait.\n#### $1,234.50 in 2 years", ("1234.50", "####")),
-        ("#### [-5]", ("-5", "####")),
-        ("#### -$5", ("-5", "####")),
-        (r"#### **\boxed{42}**", ("42", "####")),
-        ("####\n42", ("42", "####")),
-        ("#### 3/4 cups", ("3/4", "####")),
-        ("#### none", None),
+        ("#### 7\nNo, wait.\n#### $1,234.50 in 2 years", ("1234.50", "####")), ("#### -$5", ("-5", "####")),
+        (r"#### **\boxed{42}**", ("42", "####")), ("#### 3/4 cups", ("3/4", "####")), ("#### none", None),
         ("The answer is 2 * (3 + $4) = 2 * 7 = $14.", ("14", "The answer is")),
-        ("The answer is 9. If x = 2, it is 7.", ("9", "The answer is")),
-        ("so the final answer is: $20.", ("20", "The answer is")),
-        ("The answer is 9. #### 8", ("8", "####")),
-        ("The answer is 9.\n#### ?", ("9", "The answer is")),
+        ("The answer is 9. If x = 2, it is 7.", ("9", "The answer is")), ("The answer is 9. #### 8", ("8", "####")),
         ("It is 18.", None),
     ],
-)
+)  # fmt: skip
 def test_marked_numbers(text: str, answer: tuple[str, str] | None) -> None:
     assert marked_answer(text) == answer
 
@@ -52,13 +43,6 @@ def test_rows_and_the_harness(tmp_path: Path) -> None:
     assert [task.process_results(task.eval_docs[0], [f"#### {n}"])["acc"] for n in (1234, 1235)] == [1, 0]
 
 
-def test_the_seed_orders_the_questions(tmp_path: Path) -> None:
-    file = str(write_lines(tmp_path / "test.jsonl", *({**ROW, "question": f"Question {i}"} for i in range(30))))
-    orders = [tuple(Gsm8k.read(file, seed=seed)["test"]["id"]) for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert set(orders[0]) == set(range(30)) and orders[0] != tuple(range(30))
-
-
 def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -75,13 +59,8 @@ def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("openai/gsm8k", "main", "test")] * 2 + [("some/gsm8k", "test")]
 
 
-@pytest.mark.parametrize("row", [{"question": "?"}, {**ROW, "answer": "5"}, {**ROW, "answer": 5}])
-def test_bad_rows_are_named(row: Any, tmp_path: Path) -> None:
-    file = str(write_lines(tmp_path / "test.jsonl", ROW, row))
+def test_bad_rows_and_files_without_a_question_are_named(tmp_path: Path) -> None:
+    file = str(write_lines(tmp_path / "test.jsonl", ROW, {**ROW, "answer": "5"}))
     refused(lambda: Gsm8k.read(file), file, "line 2", "'answer'")
-
-
-def test_files_without_a_question_are_named(tmp_path: Path) -> None:
     refused(lambda: Gsm8k.read(str(tmp_path / "nothing.jsonl")), "nothing.jsonl")
-    refused(lambda: Gsm8k.read(str(tmp_path)), "test.jsonl")
     refused(lambda: Gsm8k.read(str(write_lines(tmp_path / "test.jsonl"))), "no question")

@@ -1,7 +1,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
 from ani.evaluation.engines import TransformersEngine
@@ -19,19 +18,10 @@ from tests.tokenizers import qwen
 ROW = {"problem": "What is x?", "level": "Level 3", "type": "Algebra", "solution": r"It is $\boxed{\frac12}$."}
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"\boxed{1} or rather $\boxed{\frac{1}{2}}$", r"\frac{1}{2}"),
-        (r"\boxed{ \{1, 2\} }", r"\{1, 2\}"),
-        (r"\boxed {x^{2}} and \boxed{cut sho", "x^{2}"),
-        (r"\boxed{}", ""),
-        ("8", None),
-        (r"\boxed{\frac{1}", None),
-    ],
-)
-def test_boxes(text: str, answer: str | None) -> None:
-    assert boxed_answer(text) == answer
+def test_boxes() -> None:
+    expected = {r"\boxed{1} or rather $\boxed{\frac{1}{2}}$": r"\frac{1}{2}", r"\boxed{ \{1, 2\} }": r"\{1, 2\}"}
+    expected |= {r"\boxed {x^{2}} and \boxed{cut sho": "x^{2}", r"\boxed{}": "", "8": None, r"\boxed{\frac{1}": None}
+    assert {text: boxed_answer(text) for text in expected} == expected
 
 
 def test_gold_solutions_are_right_and_others_wrong() -> None:
@@ -81,7 +71,6 @@ def test_answers_are_judged_by_length_and_rule(tmp_path: Path) -> None:
     assert [cell.text for cell in table.rows[0][1:]] == ["33.3%", "33.3%", "33.3%", "100.0%"]
 
 
-@pytest.mark.parametrize(("key", "value"), [("level", 3), ("solution", "5")])
-def test_bad_rows_are_named(key: str, value: Any, tmp_path: Path) -> None:
-    file = str(write_lines(tmp_path / "test.jsonl", ROW, {**ROW, key: value}))
-    refused(lambda: Math.read(file), file, "line 2", f"'{key}'")
+def test_bad_rows_are_named(tmp_path: Path) -> None:
+    file = str(write_lines(tmp_path / "test.jsonl", ROW, {**ROW, "level": 3}))
+    refused(lambda: Math.read(file), file, "line 2", "'level'")

@@ -5,7 +5,7 @@ import pytest
 from ani.data.arithmetic import COMPUTE, ArithmeticProblem
 from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.task import answers_to
-from ani.evaluation.tasks.reading import Reading, ReadingAnswer, ReadingProblem
+from ani.evaluation.tasks.reading import Reading, ReadingProblem
 from ani.injection.model_parts import ani_module, number_locator
 from ani.numbers import find_numbers
 from tests.answers import answers_of
@@ -54,61 +54,27 @@ def shares(engine: Engine) -> dict[str, float]:
 
 
 MEASURES = ["right values", "other values", "no values", "follow rate"]
-POLICIES = ["terminal", "digitwise", "running", "after"]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["terminal", "digitwise", "running", "after"])
 def test_one_that_reads_follows_and_one_that_does_not_does_not(policy: str) -> None:
     model, tokenizer = attached("qwen3", **OPENED, policy=policy)
+    read, ignored = shares(Reader(model, tokenizer)), shares(Ignorant(model, tokenizer))
     for kind in ("sums", "word problems"):
-        read, ignored = shares(Reader(model, tokenizer)), shares(Ignorant(model, tokenizer))
         names = [f"{kind}, {name}" for name in MEASURES]
         assert [read[name] for name in names] == [1, 0, 0, 1]
         assert [ignored[name] for name in names] == [1, 1, 1, 0]
     assert ani_module(model).forced is None
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_other_values_reach_generation(policy: str) -> None:
+@pytest.mark.parametrize(("family", "policy"), [("qwen3", "running"), ("llama", "after")])
+def test_other_values_reach_generation(family: str, policy: str) -> None:
     """A random module's answers are others with other values, and with none; llama has tokens of three digits."""
-    for family in ("qwen3", "llama"):
-        engine = TransformersEngine(*attached(family, **OPENED, policy=policy))
-        records = answers_of(TASK, engine, TASK.questions(seed=0))
-        assert sum(record.output != record.others_output for record in records if record.by_others) > 6
-        assert sum(record.output != record.closed_output for record in records) > 6
-        assert {record.by_others == record.answer for record in records} == {False}
-
-
-def test_models_without_values_to_replace_are_asked_once() -> None:
-    engine = Ignorant(*pair("qwen3"))
-    assert shares(engine) == {"sums, right values": 1, "word problems, right values": 1}
-    (table,) = Reading.tables(answers_of(TASK, engine, TASK.questions(seed=0)))
-    assert "(model asked once: " in table.caption and len(table.rows) == 2
-
-
-def record(run: str, seed: int | None, prompt: str, right: bool, followed: bool | None) -> ReadingAnswer:
-    more = {} if followed is None else {"kept": not followed, "followed": followed, "closed": right}
-    return ReadingAnswer(
-        run=run, seed=seed, kind="sums", prompt=prompt, digits=2, answer="3", output="", correct=right, **more
-    )
-
-
-def test_a_comparison_has_a_row_a_run() -> None:
-    base = [record("sft", 0, prompt, True, None) for prompt in "ab"]
-    ours = [record("ani", seed, prompt, False, seed == 0 or prompt == "a") for seed in (0, 1) for prompt in "ab"]
-    table, gained = Reading.tables([*base, *ours], "sft")
-    assert [[cell.text for cell in row] for row in gained.rows] == [["sums", "ani", "-100.0", "-100.0"]]
-    pairs = Reading.pairs([*base, *ours], "sft")
-    assert pairs is not None and pairs.facts["reading"]["sums"]["all"]["value"] == -1
-    rows = {tuple(cell.text for cell in row[:2]): row[2] for row in table.rows}
-    assert {names: cell.text for names, cell in rows.items()} == {
-        ("sums, right values", "sft"): "100.0%",
-        ("sums, right values", "ani"): "0.0%",
-        ("sums, other values", "ani"): "25.0%",
-        ("sums, no values", "ani"): "0.0%",
-        ("sums, follow rate", "ani"): "75.0%",
-    }
-    assert rows["sums, follow rate", "ani"].details[1:] == ("n = 2 × 2 seeds", "seeds 50.0–100.0")
+    engine = TransformersEngine(*attached(family, **OPENED, policy=policy))
+    records = answers_of(TASK, engine, TASK.questions(seed=0))
+    assert sum(record.output != record.others_output for record in records if record.by_others) > 6
+    assert sum(record.output != record.closed_output for record in records) > 6
+    assert {record.by_others == record.answer for record in records} == {False}
 
 
 def test_questions_are_those_of_the_seed() -> None:

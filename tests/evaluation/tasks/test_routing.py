@@ -8,7 +8,6 @@ import ani
 from ani.evaluation.engines import TransformersEngine
 from ani.evaluation.tasks import routing
 from ani.evaluation.tasks.routing import (
-    RoutedQuery,
     Routing,
     RoutingQuery,
     conversation,
@@ -18,7 +17,7 @@ from ani.evaluation.tasks.routing import (
 )
 from ani.numbers import find_numbers
 from tests.answers import answers_of
-from tests.tiny import attached, pair, smollm2
+from tests.tiny import attached
 
 
 def query(domain: str, text: str, solution: str) -> RoutingQuery:
@@ -33,25 +32,15 @@ SEATS = query("rooms", "Room 12 seats 12 and the hall seats 45. How many can sit
     ("output", "calls"),
     [
         (' Sure!\n```python\nresult = calculator( ["5000",\n "0.10"] )\n```', [["5000", "0.10"]]),
-        ("Calculator(5000, 0.10)", [["5000", "0.10"]]),
         ("calculator(numbers=[5_000, .1], operation='multiply')", [["5000", "0.1"]]),
         (r'calculator(["\$5,000", "it\'s 10%)"])', [["5000", "10"]]),
         ("calculator(\"(5000 * 0.1)\") and calculator('2048')", [["5000", "0.1"], ["2048"]]),
-        ("calculator((5000 - 12) * 0.10)", [["5000", "12", "0.10"]]),
         ('calculator([calculator(["1", "2"]), "-3"])', [["1", "2", "3"]]),
         ('I use calculator (as asked): calculator(["7", "8"])', [["7", "8"]]),
-        ('calculator (["7"]) and calculator (a="8")', [["7"], ["8"]]),
         ("calculator({'a1': '5000', 'b': 0.1})", [["5000", "0.1"]]),
-        ("calculator([5,000])", [["5", "0"]]),  # as Python reads it
-        (
-            '<tool_call>\n{"name": "calculator", "arguments": {"numbers": ["5000", 0.10]}}\n</tool_call>',
-            [["5000", "0.10"]],
-        ),
+        ('<tool_call>\n{"name": "calculator", "arguments": {"numbers": ["5000", 0.10]}}', [["5000", "0.10"]]),
         ('{"name": "calculator", "parameters": {"expression": "5000 * 0.1", "exact": true}}', [["5000", "0.1"]]),
-        (
-            '[{"type": "function", "function": {"name": "calculator", "arguments": "{\\"a\\": [1, {\\"b\\": 2}]}"}}]',
-            [["1", "2"]],
-        ),
+        ('[{"function": {"name": "calculator", "arguments": "{\\"a\\": [1, {\\"b\\": 2}]}"}}]', [["1", "2"]]),
     ],
 )
 def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
@@ -60,32 +49,24 @@ def test_calls_in_many_forms(output: str, calls: list[list[str]]) -> None:
     assert named >= len(calls)
 
 
-@pytest.mark.parametrize(
-    ("output", "call"),
-    [
-        *(
-            (output, "malformed")
-            for output in (
-                'calculator(["5000", "0.10"]',
-                'calculator(["5000, 0.10])',
-                "calculator(salary, 0.10)",
-                'calculator(["salary", "bonus"])',
-                "calculator(05000)",
-                "calculator(1e99999999999999999999)",
-                "calculator(True)",
-                "calculator(" * 300,
-                "calculator(" + "[" * 3000 + "1" + "]" * 3000 + ")",
-                '{"name": "calculator", "arguments": {"numbers": ["5000", ',
-                '{"name": "calculator"}',
-                '[{"name": "calculator", "arguments": ' + "[" * 100_000,
-            )
-        ),
-        *((output, "none") for output in ("", "The calculator says 500.", 'my_calculator(["5"])', '{"name": "x"}')),
-        ("I would ask the calculator (a tool), and the calculator\n(with 5000 and 10%) says 500.", "none"),
-    ],
-)
-def test_no_readable_call(output: str, call: str) -> None:
-    assert parse_calls(output)[0] == [] and judged(BONUS, output).call == call
+MALFORMED = [
+    'calculator(["5000", "0.10"]', 'calculator(["5000, 0.10])', "calculator(salary, 0.10)", "calculator(05000)",
+    "calculator(1e99999999999999999999)", "calculator(True)", "calculator(" * 300, '{"name": "calculator"}',
+    "calculator(" + "[" * 3000 + "1" + "]" * 3000 + ")", '[{"name": "calculator", "arguments": ' + "[" * 100_000,
+]  # fmt: skip
+NONE = [
+    "",
+    "The calculator says 500.",
+    'my_calculator(["5"])',
+    '{"name": "x"}',
+    "the calculator\n(with 5000) says 500.",
+]
+
+
+def test_no_readable_call() -> None:
+    for output in MALFORMED + NONE:
+        assert parse_calls(output)[0] == []
+        assert judged(BONUS, output).call == ("malformed" if output in MALFORMED else "none"), output[:80]
 
 
 @pytest.mark.parametrize(
@@ -95,20 +76,14 @@ def test_no_readable_call(output: str, call: str) -> None:
         (BONUS, 'calculator(["10%", "$5,000"])', [False, True, True], True),
         (BONUS, 'calculator(["5000", "0.1", "2048"])', [True, True, True], False),
         (BONUS, 'calculator(["Employee 2048", "5000"])', [True, True, False], False),
-        (BONUS, 'calculator(["57", "46"])', [False, False, False], False),
-        (BONUS, 'calculator(["5000", "0.10", "5000"])', [False, True, True], False),
         (BONUS, 'calculator(["5000", "0.10"]) calculator(["2048"])', [True, True, True], False),
         (BONUS, 'calculator(["5000"]) calculator(["0.10"])', [False, True, True], False),
         # A call that is cut off passes nothing, but the answer isn't one call.
-        (BONUS, 'calculator(["5000", "0.10"])\ncalculator(["2048", "50', [False, True, True], False),
-        (BONUS, 'calculator(["5000", "0.10"]) {"name": "calculator", "arg', [False, True, True], False),
-        (BONUS, 'The calculator (a tool) it is: calculator(["5000", "0.10"])', [False, True, True], True),
         # One 12 is the operand; a second one must be the room.
         (SEATS, 'calculator(["12", "45"])', [False, True, True], True),
         (SEATS, 'calculator(["12", "12", "45"])', [True, True, True], False),
         (SEATS, 'calculator(["12", "45"]) calculator(["12"])', [False, True, True], False),
         (BONUS, "calculator(2048", [None, None, None], False),
-        (BONUS, "500", [None, None, None], False),
     ],
 )
 def test_what_a_call_passes(query: RoutingQuery, output: str, passed: list[bool | None], exact: bool) -> None:
@@ -136,24 +111,7 @@ def test_malformed_calls_are_no_successes() -> None:
     }
 
 
-def test_a_comparison_has_a_column_a_run_and_seeds_share_their_queries() -> None:
-    right, wrong = 'calculator(["5000", "0.10"])', "I can't."
-
-    def run(name: str, *outputs: tuple[int, str]) -> list[RoutedQuery]:
-        return [judged(BONUS, output).model_copy(update={"run": name, "seed": seed}) for seed, output in outputs]
-
-    a, b = run("a", (0, right), (1, right)), run("b", (0, right), (1, wrong))
-    (table,) = Routing.tables([*a, *b])
-    assert table.header == ("Measure", "a", "b")
-    called = next(row for row in table.rows if row[0].text == "Queries with a readable call")
-    assert [cell.text for cell in called[1:]] == ["100.0%", "50.0%"]
-    for each, column in ((a, 1), (b, 2)):
-        (alone,) = Routing.tables(each)
-        assert [row[1] for row in alone.rows] == [row[column] for row in table.rows]
-    assert {cell.details[0] for cell in called[1:]} == {"20.7–100.0", "0.0–100.0"}  # Wilson's for one query, not two
-
-
-@pytest.mark.parametrize(("together", "policy"), [(1, "terminal"), (3, "terminal"), (3, "after")])
+@pytest.mark.parametrize(("together", "policy"), [(1, "terminal"), (3, "after")])
 def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
     monkeypatch.setattr(Routing, "together", together)
@@ -180,21 +138,6 @@ def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch:
     assert gate["traps_closed"]["right"] == sum(n.role == "nominal" and not n.injected for n in numbers)
     assert gate["operands_open"]["right"] == sum(n.role == "quantitative" and n.injected for n in numbers)
     assert {number.injected for number in numbers} == {True, False}
-
-
-def test_models_without_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 1)
-    for model, tokenizer in (pair("qwen3"), attached("qwen3", gate="open")):
-        (record,) = answers_of(Routing(), TransformersEngine(model, tokenizer), [BONUS])
-        assert {(number.alpha, number.injected) for number in record.numbers} == {(None, None)}
-
-
-def test_smollm2_writes_calls() -> None:
-    (record,) = answers_of(Routing(), TransformersEngine(*smollm2()), [routing_queries()[2]])
-    assert record.call == "called" and record.calls
-
-
-# --- the queries ---
 
 
 def test_our_queries() -> None:
