@@ -86,6 +86,9 @@ def test_signs() -> None:
     # Zero, and what rounds to it, is not negative; a number that wraps to zero is.
     signs = feature.encode([*values, *opposite, "-0.0000004", "-10000000000"])[:, -1]
     assert signs.tolist() == [1, 1, 1, -1, 1, -1, 1, -1]
+    # Phases decode to the half range around zero.
+    half = FourierNumberEncoder(2, 1, sign="phase")
+    assert half.decode(half.encode(["49.9", "50", "-50"])) == [Decimal("49.9"), Decimal(-50), Decimal(-50)]
 
 
 @examples(20)

@@ -75,6 +75,7 @@ def test_other_values_reach_generation(family: str, policy: str) -> None:
     assert sum(record.output != record.others_output for record in records if record.by_others) > 6
     assert sum(record.output != record.closed_output for record in records) > 6
     assert {record.by_others == record.answer for record in records} == {False}
+    assert not any(record.followed for record in records)
 
 
 def test_questions_are_those_of_the_seed() -> None:
