@@ -79,6 +79,7 @@ def test_no_readable_call() -> None:
         (BONUS, 'calculator(["5000", "0.10"]) calculator(["2048"])', [True, True, True], False),
         (BONUS, 'calculator(["5000"]) calculator(["0.10"])', [False, True, True], False),
         # A call that is cut off passes nothing, but the answer isn't one call.
+        (BONUS, 'calculator(["5000", "0.10"])\ncalculator(["2048", "50', [False, True, True], False),
         # One 12 is the operand; a second one must be the room.
         (SEATS, 'calculator(["12", "45"])', [False, True, True], True),
         (SEATS, 'calculator(["12", "12", "45"])', [True, True, True], False),
