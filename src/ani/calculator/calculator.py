@@ -102,9 +102,8 @@ class Calculator(LogitsProcessor):
         base = base_model(model)
         for key, found in shape_of(base).items():
             if (wanted := getattr(config, key)) != found:
-                raise InputError(
-                    f"this calculator was made for {key}={wanted} ({config.base}), the model has {key}={found}"
-                )
+                made = f"this calculator was made for {key}={wanted} ({config.base})"
+                raise InputError(f"{made}, the model has {key}={found}")
         self.config = config
         self.gate = gate.to(base.device).eval().requires_grad_(False)
         self.states = GateStates(base, config.layers, config.context)
@@ -194,10 +193,8 @@ class Calculator(LogitsProcessor):
         check_replaceable(path, "calculator", (path / CONFIG_FILE).is_file())
         with replacing_directory(path) as work:
             (work / CONFIG_FILE).write_text(self.config.model_dump_json(indent=2) + "\n", "utf-8")
-            save_file(
-                {name: tensor.contiguous().cpu() for name, tensor in self.gate.state_dict().items()},
-                work / WEIGHTS_FILE,
-            )
+            weights = {name: tensor.contiguous().cpu() for name, tensor in self.gate.state_dict().items()}
+            save_file(weights, work / WEIGHTS_FILE)
             (work / CARD_FILE).write_text(_card(self.config), "utf-8")
 
 
@@ -218,12 +215,8 @@ def processor(name: str) -> Processor:
 
 def shape_of(model: PreTrainedModel) -> dict[str, Any]:
     """The facts about a model that a calculator's config has, by key."""
-    config = model.config.get_text_config()
-    return {
-        "model_type": config.model_type,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": len(decoder_layers(model)),
-    }
+    config, layers = model.config.get_text_config(), len(decoder_layers(model))
+    return {"model_type": config.model_type, "hidden_size": config.hidden_size, "num_hidden_layers": layers}
 
 
 def read_config(folder: Path) -> CalculatorConfig:

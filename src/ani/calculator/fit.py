@@ -172,9 +172,6 @@ def _config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Calcu
     )
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------
-
-
 def _drawn(
     engine: TransformersEngine,
     split: Split,
@@ -189,14 +186,13 @@ def _drawn(
     """Texts of a split by their kind, with their answers; kinds without a text are left out."""
     chats = asked_chats(asked, split=split, seed=seed)
     pairs = drawn_sentences(sentences, split=split, seed=seed)
+    others = unasked_chats(unasked, split=split, seed=seed)
     found = {
         "asked": [chat for chat in chats if not chat.raw],
         "raw": [chat for chat in chats if chat.raw],
         "sentence": [sentence for sentence in pairs if sentence.meant],
         "other sentence": [sentence for sentence in pairs if not sentence.meant],
-        "unasked": _answered(
-            unasked_chats(unasked, split=split, seed=seed), engine, model_name(engine.model), answers, console
-        ),
+        "unasked": _answered(others, engine, model_name(engine.model), answers, console),
     }
     return {kind: texts for kind, texts in found.items() if texts}
 
@@ -255,9 +251,6 @@ def _answered(
             lines.flush()
             progress(1)
     return [chat._replace(completion=found[chat.prompt]) for chat in chats if found[chat.prompt]]
-
-
-# --- decisions --------------------------------------------------------------------------------------------------------
 
 
 class _Read(Exception):

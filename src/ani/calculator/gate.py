@@ -13,7 +13,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.functional import gelu, pad, rms_norm
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -89,7 +88,8 @@ class GateStates:
         found = decoder_layers(model)
         hooks = [model.register_forward_pre_hook(begin, with_kwargs=True)]
         hooks += [found[index].register_forward_pre_hook(keep(index), with_kwargs=True) for index in layers]
-        weakref.finalize(self, _remove, hooks)
+        for hook in hooks:
+            weakref.finalize(self, hook.remove)
 
     @property
     def length(self) -> int:
@@ -155,8 +155,3 @@ class GateStates:
         weights = weights.to(values.device)
         summed = (weights.unsqueeze(1).to(values.dtype) @ values).transpose(1, 2).flatten(2)
         return summed.float() / weights.sum(dim=-1, keepdim=True).clamp(min=1)
-
-
-def _remove(hooks: list[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()

@@ -24,9 +24,7 @@ SURE_PLACES = 100
 """Digits after the point that every number is known to have when it is made."""
 
 _SURE_BITS = 64 + 4 * (MAX_WHOLE + SURE_PLACES)
-_TAN_SQUARES = {Fraction(t): Fraction(square) for t, square in {"0": "0", "1/6": "1/3", "1/4": "1", "1/3": "3"}.items()}
-"""tan² tπ by t."""
-_COS_SQUARES = {t: 1 / Fraction(1 + square) for t, square in _TAN_SQUARES.items()} | {Fraction(1, 2): Fraction(0)}
+_COS_SQUARES = {Fraction(t, 12): Fraction(square, 4) for t, square in {0: 4, 2: 3, 3: 2, 4: 1, 6: 0}.items()}
 """cos² tπ by t."""
 
 
@@ -83,8 +81,6 @@ class Exact:
     @property
     def _key(self) -> Fraction | str:
         return self.rounded(SURE_PLACES // 2) if self.rational is None else self.rational
-
-    # --- digits -------------------------------------------------------------------------------------------------------
 
     @property
     def negative(self) -> bool:
@@ -163,8 +159,6 @@ class Exact:
             raise ArithmeticError("out of bounds")
         return self
 
-    # --- operations ---------------------------------------------------------------------------------------------------
-
     def _as_radical(self, degree: int) -> Radical | None:
         if self.rational:
             bits = max(self.rational.numerator.bit_length(), self.rational.denominator.bit_length())
@@ -173,7 +167,9 @@ class Exact:
         return self.radical if self.radical and self.radical.degree == degree else None
 
     def __neg__(self) -> "Exact":
-        return self * Exact.of(-1)
+        if self.radical is None:
+            return self * Exact.of(-1)
+        return Exact(None, lambda: -self.ball(), radical=self.radical._replace(sign=-self.radical.sign))
 
     def __add__(self, other: "Exact") -> "Exact":
         if self.rational is not None and other.rational is not None:
@@ -192,15 +188,10 @@ class Exact:
         first, second = (self._as_radical(degree), other._as_radical(degree)) if degree else (None, None)
         if first and second:
             root = Exact.of(first.radicand * second.radicand).root(degree)
-            return root if first.sign == second.sign else root._negated()
+            return root if first.sign == second.sign else -root
         turns = other.in_pi * a if a is not None and other.in_pi is not None else None
         turns = self.in_pi * b if b is not None and self.in_pi is not None else turns
         return Exact(None, lambda: self.ball() * other.ball(), turns)
-
-    def _negated(self) -> "Exact":
-        if self.rational is not None or self.radical is None:
-            return -self
-        return Exact(None, lambda: -self.ball(), radical=self.radical._replace(sign=-self.radical.sign))
 
     def __truediv__(self, other: "Exact") -> "Exact":
         if other.rational is not None:
@@ -210,7 +201,7 @@ class Exact:
         if other.radical:
             sign, radicand, degree = other.radical
             inverse = Exact.of(1 / radicand).root(degree)
-            return self * (inverse if sign > 0 else inverse._negated())
+            return self * (inverse if sign > 0 else -inverse)
         other.decided()
         return Exact.of(0) if self.rational == 0 else Exact(None, lambda: self.ball() / other.ball())
 
@@ -231,7 +222,7 @@ class Exact:
         if self.radical and exponent.denominator == 1:
             sign, radicand, degree = self.radical
             root = (Exact.of(radicand) ** Exact.of(exponent.numerator)).root(degree)
-            return root if sign > 0 or exponent.numerator % 2 == 0 else root._negated()
+            return root if sign > 0 or exponent.numerator % 2 == 0 else -root
         return Exact(None, lambda: self.ball() ** exponent.numerator).root(exponent.denominator)
 
     def root(self, degree: int) -> "Exact":
@@ -241,7 +232,7 @@ class Exact:
         if self.decided().negative:
             if degree % 2 == 0:
                 raise ArithmeticError("an even root of a negative number")
-            return (-self).root(degree)._negated()
+            return -(-self).root(degree)
         if degree > MAX_DEGREE:
             return (self.ln() / Exact.of(degree)).exp()
         value = self.rational
@@ -293,10 +284,6 @@ class Exact:
 
     def tan(self) -> "Exact":
         """The tangent of an angle in radians."""
-        if self.in_pi is not None:
-            turn = (self.in_pi + Fraction(1, 2)) % 1 - Fraction(1, 2)
-            if (square := _TAN_SQUARES.get(abs(turn))) is not None:
-                return Exact.of(square).root(2) * Exact.of(-1 if turn < 0 else 1)
         return self.sin() / self.cos()
 
 

@@ -1,6 +1,7 @@
 """Values and units of what operators and lists join."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import reduce
 from typing import NamedTuple
@@ -53,7 +54,7 @@ def in_whole_money(amount: Operand, unit: str) -> Operand:
     """An amount of cents in dollars or euros, if it is added to such an amount."""
     if amount.unit != CENTS or unit not in _MONEY.values():
         return amount
-    return amount._replace(value=amount.value / Exact.of(100), unit=unit)
+    return amount._replace(value=amount.value / _HUNDRED, unit=unit)
 
 
 def unit_of(operator: str, a: str, b: str, right: Exact, left: Exact) -> tuple[str, Fraction | int]:
@@ -70,7 +71,7 @@ def unit_of(operator: str, a: str, b: str, right: Exact, left: Exact) -> tuple[s
         case "up" | "down" if b == "%" != a:
             return a, Fraction(1, 100)
         case "*" | "of" if (a == "%") != (b == "%"):
-            if b == "%" and right == Exact.of(100):  # 1/4 * 100% is 25%, and 50 * 100% is 50
+            if b == "%" and right == _HUNDRED:  # 1/4 * 100% is 25%, and 50 * 100% is 50
                 if left.rational is None or left.rational >= 2:
                     raise Doubt
                 return "%", 1
@@ -86,25 +87,20 @@ def unit_of(operator: str, a: str, b: str, right: Exact, left: Exact) -> tuple[s
     raise Doubt
 
 
+_HUNDRED = Exact.of(100)
+_OPERATED: dict[str, Callable[[Exact, Exact], Exact]] = {
+    **{"+": Exact.__add__, "-": Exact.__sub__, "*": Exact.__mul__, "of": Exact.__mul__},
+    **{"/": Exact.__truediv__, "^": Exact.__pow__},
+    "off": lambda a, b: (_HUNDRED - a) * b,
+    "up": lambda a, b: a * (_HUNDRED + b),
+    "down": lambda a, b: a * (_HUNDRED - b),
+}
+
+
 def operated(operator: str, a: Exact, b: Exact) -> Exact:
     """The value of two operands; raises `Doubt` for a remainder that differs between languages."""
-    match operator:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*" | "of":
-            return a * b
-        case "off":
-            return (Exact.of(100) - a) * b
-        case "up":
-            return a * (Exact.of(100) + b)
-        case "down":
-            return a * (Exact.of(100) - b)
-        case "/":
-            return a / b
-        case "^":
-            return a**b
+    if operator in _OPERATED:
+        return _OPERATED[operator](a, b)
     x, y = a.rational, b.rational
     if x is None or y is None or x < 0 or y <= 0:
         raise Doubt  # what is left of a negative number differs between languages

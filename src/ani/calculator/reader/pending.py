@@ -50,8 +50,6 @@ MAX_ASKED = 32
 """Values of one message that are pending together at most: the first ones of questions, the last ones of signs."""
 
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
-
-
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]+\Z")
 
 
@@ -86,11 +84,9 @@ class Pending(NamedTuple):
     def rounded(self, places: int) -> Self:
         """The value as a message asks to round it, to places after the point; a negative number means tens, hundreds,
         and so on."""
-        return (
-            self._replace(value=Exact.of(int(self.value.rounded(places))))
-            if places < 1
-            else self._replace(places=places)
-        )
+        if places < 1:
+            return self._replace(value=Exact.of(int(self.value.rounded(places))))
+        return self._replace(places=places)
 
     def spelling(self, text: str) -> Spelling:
         """The spelling of the value with what is written of it."""
@@ -286,10 +282,9 @@ class PendingReader:
 
     def _pending(self, end: int) -> Pending | None:
         """Return the value that is pending at a place, and forget values that are too old."""
-        while self._asked and self._tokens - self._asked[0].token >= MEMORY:
-            self._asked = self._asked[1:]
-        while self._signs and self._tokens - self._signs[0].token >= MEMORY:
-            self._signs = self._signs[1:]
+        oldest = self._tokens - MEMORY
+        self._asked = [item for item in self._asked if item.token > oldest]
+        self._signs = [item for item in self._signs if item.token > oldest]
         if self.idle:
             return None
         item = self._signs[-1] if self._signs else self._asked[0]
