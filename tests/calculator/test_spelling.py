@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ani.calculator.reader import Exact
 from ani.calculator.reader.digits import is_value
 from ani.calculator.reader.pending import Pending
-from ani.calculator.reader.spelling import Spelling, opening_at
+from ani.calculator.reader.spelling import Spelling
 from tests.properties import examples
 
 values = st.one_of(
@@ -71,8 +71,3 @@ def test_whatever_is_chosen_is_the_value(value: Fraction, currency: str, written
 def test_what_comes_next(value: str, currency: str, text: str, digits: set[str] | None, may_end: bool | None) -> None:
     following = spelled(Fraction(value), currency, text=text).next(2)
     assert (following and (set(following.digits), following.may_end)) == (None if digits is None else (digits, may_end))
-
-
-def test_openings() -> None:
-    expected = {"It is ": " ", "It is\n": " ", "costs $": " $", "is **": " **", "= \\(": " \\(", "is": ""}
-    assert {text: opening_at(text, negative=False) for text in expected} == expected

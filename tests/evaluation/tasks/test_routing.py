@@ -101,17 +101,6 @@ def test_the_right_call_of_every_query_is_exact() -> None:
         assert all(number.passed for number in every.numbers)
 
 
-def test_malformed_calls_are_no_successes() -> None:
-    outputs = ['calculator(["5000", "0.10"])', 'calculator(["2048", "5000"])', "calculator(2048", "I can't."]
-    summary = Routing.summary([judged(BONUS, output) for output in outputs])
-    counts = {name: (share["right"], share["total"]) for name, share in summary.items()}
-    assert counts == {
-        **{"called": (2, 4), "malformed": (1, 4), "none": (1, 4), "exact": (1, 4), "traps_closed": (0, 0)},
-        **{"operands_open": (0, 0), "traps_avoided": (1, 4), "traps_avoided_when_called": (1, 2)},
-        "operands_passed": (3, 8),
-    }
-
-
 @pytest.mark.parametrize(("together", "policy"), [(1, "terminal"), (3, "after")])
 def test_gate_and_calls_of_a_tiny_model(together: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "MAX_NEW_TOKENS", 6)
