@@ -73,6 +73,21 @@ def test_the_gate_separates_roles_on_the_base_models_states() -> None:
     assert abs(float((logits[shuffled == 1] > 0).float().mean() - (logits[shuffled == 0] > 0).float().mean())) < 0.2
 
 
+def test_a_states_common_part_is_no_hindrance() -> None:
+    """Nearly parallel states still show the roles."""
+    model, tokenizer = pair("llama")
+    ani.attach(model, tokenizer, ani.AniConfig(layer=2, policy="terminal", gate="fitted"))
+    locator = number_locator(model)
+    common = torch.randn(model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    common *= 4 * ani_module(model).scale  # states of a mean cosine of 0.94
+    model.model.layers[1].register_forward_hook(lambda *given: given[2] + common)
+    rows = [tokenize(example, tokenizer, locator, 64) for example in sentences(400)]
+    fit_gate(model, NumberCollator(tokenizer, locator), rows)
+    (states,), roles = _states(rows, (2,))
+    gate: Any = ani_module(model).gate.eval()
+    assert float(((gate(states + common, states) > 0) == (roles == Role.QUANTITATIVE)).float().mean()) > 0.8
+
+
 def test_it_is_left_as_it_is_in_training_and_saved(tiny_recipe: Write, tiny_model: Path, tmp_path: Path) -> None:
     changes = ["ani.gate=fitted", "ani.gate_layers=[0]", "data=[{kind: diagnostic, count: 24}]"]
     model = train(load_recipe(tiny_recipe(), changes))
