@@ -46,6 +46,6 @@ def test_right_is_what_is_right_to_the_decimals_that_are_written() -> None:
     wrong = ["26", "26.3", "26.28", "26.26446.", "nothing"]
     records = answered(*right, *wrong, test="occam", result="26.264424608203")
     assert [record.right for record in records] == [True] * len(right) + [False] * len(wrong)
-    records = answered("26", "26.00", "26.001", "26 + 5 = 31", test="mathllm", result="26")
+    records = answered("26", "26.00", "26.000001", "26 + 5 = 31", test="mathllm", result="26")
     assert [record.right for record in records] == [True, True, False, False]
     assert Rivals.summary(records)["mathllm"]["right"] == 2
