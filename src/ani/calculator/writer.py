@@ -15,9 +15,10 @@ from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
 _GOES_ON = re.compile(
-    r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)| ?(?:[-+−–×·⋅÷/^]|\*(?!\*)|x\d*\Z)"
+    r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)"
+    r"| ?(?:[-+−–×·⋅÷/^](?![A-Za-z])|\*(?!\*)|x\d*\Z)"
 )
-"""Matches the text of a token that would make a number of another value, or an operand."""
+"""Matches the text of a token that would make a number of another value, or an operand (`/month` does not)."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
