@@ -37,6 +37,7 @@ wheel: $(READY)
 stress: $(READY)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/invariants tests/serving tests/calculator/test_serving.py
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/encoders tests/numbers tests/injection tests/probing
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/compare tests/training
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal -m hypothesis
 	ANI_STRESS=1 $(BIN)/python -m pytest -q -n 0 tests/test_separation.py
 	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done

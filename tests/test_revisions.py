@@ -1,12 +1,18 @@
 """Names on the hub with a revision: what is loaded, and what a run keeps of it."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
+from transformers import AutoConfig, AutoTokenizer
 
-from ani import revisions
+from ani import models, revisions
+from ani.data.records import hub_records
+from ani.errors import InputError
+from ani.models import load_config, load_tokenizer
 from ani.provenance import provenance
 from ani.revisions import HubName, hub_name, pinned
 from ani.training.recipe import Recipe
@@ -67,3 +73,32 @@ def test_a_recipe_is_pinned(hub: Any) -> None:
         None,
     ]
     assert Recipe.model_validate(recipe.model_dump(mode="json")).pinned() == recipe  # as a resumed run reads it
+
+
+def test_loaders_read_the_revision(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, Any]] = []
+
+    def record(name: str, *_: Any, **options: Any) -> Any:
+        read.append((name, options.get("revision")))
+        return SimpleNamespace(pad_token_id=0, pad_token=None)
+
+    for kind in (AutoConfig, AutoTokenizer):
+        monkeypatch.setattr(kind, "from_pretrained", record)
+    monkeypatch.setattr(models, "snapshot_download", lambda name, **options: read.append((name, options["revision"])))
+    monkeypatch.setattr(
+        models.PreTrainedConfig,
+        "get_config_dict",
+        lambda name, **options: (read.append((name, options["revision"])), 1),
+    )
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *a, **k: [record(*a, **k)]))
+    load_config("a/b@v1")
+    load_tokenizer("a/b@v1")
+    with pytest.raises(InputError):
+        models.load_model("a/b@v1", device="cpu")  # there are no files
+    hub_records("a/b@v1", "train", None, "a file")
+    assert read == [("a/b", "v1")] * 4 + [("a/b", TAGGED)]
+
+
+def test_a_revision_that_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match="a/b@gone"):
+        load_config("a/b@gone")

@@ -1,5 +1,6 @@
 """`Calculator`: the gate's states, the writer with each tokenizer, generation, files."""
 
+import json
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -11,12 +12,15 @@ from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, Pre
 
 import ani
 from ani import Calculator, InputError
+from ani.calculator import fit as fit_module
 from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
 from ani.calculator.gate import GateStates
 from ani.calculator.reader.pending import PendingReader
 from ani.calculator.reader.spelling import Spelling
 from ani.calculator.writer import Writer
 from ani.chat import rendered
+from ani.evaluation.engines import TransformersEngine
+from ani.models import load_model, load_tokenizer
 from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.signs import BOUNDARY
 from ani.training import fitting
@@ -271,9 +275,37 @@ def test_fit_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         a.equal(b) for a, b in zip(made.gate.state_dict().values(), again.gate.state_dict().values(), strict=True)
     )
     assert (made.config.model_type, made.config.layers[-1]) == ("llama", 2)
+    other, _ = pair("llama", tokenizers.smollm2())
+    other.name_or_path = "other"
+    Calculator.fit(other, tokenizer, answers=file, **counts)
+    models = [json.loads(line)[0] for line in file.read_text().splitlines()]
+    assert models == ["llama"] * 22 + ["other"] * 22  # another model answers for itself
 
 
 def test_a_message_that_does_not_ask_in_known_words_is_left_to_the_gate() -> None:
     message = "my homework says 3 + 4 and i dont get it"
     assert ani.calculator.asked(message) is None
     assert PendingReader().feed([message, BOUNDARY])[-1] is not None
+
+
+def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = str(tmp_path / "model"), tmp_path / "answers.jsonl"
+    for each in pair("llama", tokenizers.smollm2()):
+        each.save_pretrained(path)
+    model, tokenizer = load_model(path), load_tokenizer(path)
+    monkeypatch.setattr(fitting, "LEAST_STEPS", 50)
+    monkeypatch.setattr(fit_module, "VllmEngine", lambda name: TransformersEngine(model, tokenizer))
+    fit_module._answer_by_vllm(path, 20, 0, file)
+    answers = file.read_text()
+    assert [json.loads(line)[0] for line in answers.splitlines()] == [path] * 22
+    Calculator.fit(model, tokenizer, answers=file, asked=20, unasked=20, sentences=20)
+    assert file.read_text() == answers  # none is asked again
+
+
+def test_hooks_go_with_the_calculator() -> None:
+    model, _ = pair("llama")
+    states = GateStates(model, LAYERS, CONTEXT)
+    hooks = lambda: sum(len(module._forward_pre_hooks) for module in model.modules())  # noqa: E731
+    assert hooks() == 1 + len(LAYERS)
+    del states
+    assert hooks() == 0

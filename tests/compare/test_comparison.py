@@ -466,3 +466,30 @@ def test_shipped_comparisons_are_valid(path: Path) -> None:
     assert list(variant_recipes(path)) == list(found.variants)
     wanted = [name for name, settings in found.evaluation.items() if settings is not None]
     assert [task.name for task in evaluation_tasks(found, str(path))] == wanted
+
+
+def test_other_data_makes_another_run(compare: Compare, tmp_path: Path) -> None:
+    data = tmp_path / "sums.jsonl"
+    settings: dict[str, Any] = {
+        "overrides": ["lora.dropout=0", f"data=[{{kind: jsonl, path: {data}}}]"],
+        "variants": {"early": ["ani.layer=1"]},
+        "seeds": [0],
+        "reference": False,
+        "baseline": None,
+    }
+    for first in (10, 20):
+        sums = ({"prompt": f"{i} + 1 =", "completion": f" {i + 1}"} for i in range(first, first + 20))
+        write_lines(data, *sums)
+        compare(**settings)
+    assert len([*(tmp_path / "results" / "runs" / "early").glob("seed-0*")]) == 2
+
+
+def test_another_budget_is_noted(compare: Compare, tmp_path: Path) -> None:
+    printed = StringIO()
+    other_rate = ["method=sft", "training.module_learning_rate=0.5", "training.loss_on=all"]
+    variants = {"sft": other_rate, "short": ["method=sft", "training.steps=2"]}
+    compare(seeds=[0], variants=variants, console=Console(file=printed, width=200))
+    note = "short has other training than the recipe"
+    assert note in printed.getvalue()
+    assert note in (tmp_path / "results" / "comparison.md").read_text()
+    assert "sft has other" not in printed.getvalue()

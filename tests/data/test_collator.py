@@ -183,3 +183,19 @@ def test_padding_does_not_join_numbers_of_a_row() -> None:
     first = [number.value for number in find.scanner.scan_running(rows[0].input_ids)]
     assert (numbers.rows == 0).sum() == len(first) == 2
     assert torch.equal(numbers.features[:2], FourierNumberEncoder(10, 6).encode(first))
+
+
+@given(length=st.integers(1, 30))
+def test_long_examples_are_cut_at_the_right(length: int) -> None:
+    example = Example("Room 505 holds 10", " people at most.", ("nominal", "quantitative"))
+    whole = tokenize(example, gemma_like(), locator("gemma_like"), LONG)
+    cut = tokenize(example, gemma_like(), locator("gemma_like"), length)
+    assert cut.input_ids == whole.input_ids[:length]
+    assert cut.roles == whole.roles[:length]
+    assert cut.prompt_length == min(whole.prompt_length, length)
+
+
+def test_roles_stay_unknown_where_the_template_rewrites_the_message() -> None:
+    tokenizer = chat_tokenizer("gemma_like", "{{ messages[-1]['content'] | replace('5', '6') }}")
+    example = Example(CHAT, "Yes.", ("nominal", "quantitative"))
+    assert roles_by_number("gemma_like", example, tokenizer) == [("606", Role.UNKNOWN), ("10", Role.UNKNOWN)]

@@ -1,5 +1,6 @@
 """The batch scripts of docs/cluster.md, with SLURM's commands replaced by ones that print their arguments."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -43,3 +44,15 @@ def test_a_comparison_by_ray(tmp_path: Path) -> None:
     assert " ".join(ray) == "ray symmetric-run --address node1:6379 --min-nodes 2 --num-cpus 32 --num-gpus 8"
     assert command == ["ani", *given, "--ray", "auto"]
     assert_accepted(*given, "--ray", "auto")
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda script: script.name)
+def test_the_header_of_a_script(script: Path) -> None:
+    first, *lines = script.read_text().splitlines()
+    assert first == "#!/bin/bash"
+    asked = dict(re.fullmatch(r"#SBATCH --([a-z-]+)=(\S+)", line).groups() for line in lines if "#SBATCH" in line)
+    assert {"nodes", "gpus-per-node", "cpus-per-task", "time"} < asked.keys()
+    assert asked["ntasks-per-node"] == "1"  # torchrun and Ray start the others
+    assert asked["signal"] == "TERM@300"  # without B:, which signals the script alone
+    # sbatch reads none below the first command.
+    assert all(line.startswith("#") for line in lines[: max(i for i, line in enumerate(lines) if "#SBATCH" in line)])

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ani import load_adapter
+from ani.compare.plan import variant_recipes
 from ani.injection.methods import METHODS
 from ani.models import load_model, load_tokenizer
+from ani.training.examples import load_examples
 from ani.training.recipe import load_recipe
 from tests.docs.test_own_task import started
 from tests.refusals import refused
@@ -75,3 +77,11 @@ def test_its_module_trains_and_is_refused_without_the_file(
     load = partial(load_adapter, load_model(str(tiny_model)), load_tokenizer(str(tiny_model)), adapter)
     refused(load, "'early'")
     refused(lambda: load_recipe(tiny_recipe(), ["method=early"]), "method", "'early'")
+
+
+def test_its_recipes_and_comparison_are_valid(registered: None) -> None:
+    recipes = variant_recipes(EXAMPLES / "own_methods.yaml")
+    assert recipes["reversed"].ani is None
+    early = recipes["early"].ani
+    assert early is not None and (early.layer, early.encoders, early.gate) == (2, ("magnitude",), "open")
+    assert load_examples(recipes["reversed"])[0].prompt == REVERSED.write(str(load_examples(recipes["sft"])[0].prompt))

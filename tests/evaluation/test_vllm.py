@@ -18,6 +18,7 @@ import ani
 from ani.cli import main
 from ani.errors import InputError
 from ani.evaluation.engines import Engine, Machine, TransformersEngine, VllmEngine, VllmSettings, longest_text
+from ani.evaluation.evaluate import evaluate
 from ani.evaluation.model_spec import ModelSpec
 from ani.evaluation.task import Task
 from ani.evaluation.tasks import TASKS, routing
@@ -244,3 +245,43 @@ def test_auto_takes_transformers_where_vllm_does_not_start(
 def test_what_vllm_cannot_do(arguments: list[str], said: str, tmp_path: Path, run: Run) -> None:
     code, _, error = run("eval", "--backend", "vllm", "--out", tmp_path / "out", *arguments)
     assert code == 2 and said in error and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "mmlu"])
+def test_a_run_that_was_stopped_asks_nothing_twice(
+    name: str, ours: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, asked = load(name, tmp_path), list[Any]()
+    inner: Any = ours._generate if name == "gsm8k" else ours._score
+
+    def once(rows: Any, *rest: Any) -> Iterator[Any]:
+        asked.extend(rows)
+        for number, answer in enumerate(inner(rows, *rest)):
+            if number == 1 and len(asked) == len(benchmark.questions):
+                raise KeyboardInterrupt
+            yield answer
+
+    def run(out: str) -> str:
+        facts = {"fingerprint": "ours"}
+        evaluate([benchmark.task], ours, tmp_path / out, console=Console(quiet=True), facts=facts)
+        return (tmp_path / out / f"{name}.jsonl").read_text()
+
+    whole = run("whole")
+    monkeypatch.setattr(ours, inner.__name__, once)
+    with pytest.raises(KeyboardInterrupt):
+        run("out")
+    asked.clear()
+    assert run("out") == whole if name == "gsm8k" else run("out")
+    assert len(asked) == len(benchmark.questions) - 1
+
+
+def test_another_checkpoint_in_the_directory_is_told(folder: Path) -> None:
+    facts = ModelSpec(str(folder), backend="vllm").facts
+    assert facts == ModelSpec(str(folder), backend="vllm").facts
+    assert facts["fingerprint"] != ModelSpec(str(folder)).facts["fingerprint"]
+    (folder / "model.safetensors").touch()
+    assert ModelSpec(str(folder), backend="vllm").facts["fingerprint"] != facts["fingerprint"]
+
+
+def test_what_vllm_refuses_is_bad_input(folder: Path) -> None:
+    refused(lambda: VllmEngine(str(folder), settings=VllmSettings(tensor_parallel_size=3)), "be divisible by")

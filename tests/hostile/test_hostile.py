@@ -193,3 +193,11 @@ def test_other_files_of_a_model(model: Path, file: str, text: str | None, load: 
     else:
         (model / file).write_text(text)
     refused(lambda: load(str(model)), named)
+
+
+def test_weights_of_other_names_and_shapes(model: Path) -> None:
+    change(model, "model.norm", {"model.norm.weight": torch.zeros(3), "ani.projection.weight": torch.zeros(3)})
+    refused(lambda: load_model(str(model)), "model.norm.weight [3] instead of [32]", "ani.projection.weight")
+    kept_once = {f"{LAYER}self_attn.rotary_emb.inv_freq": torch.zeros(4)}  # by earlier versions of transformers
+    change(model, "ani.", {"model.norm.weight": torch.ones(32), **kept_once})
+    load_model(str(model))

@@ -15,12 +15,15 @@ import torch
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typer.testing import CliRunner
 
 import ani.hub as hub_module
 from ani import AniConfig, attach, detach, load_adapter, save_adapter
 from ani.cli import app
+from ani.injection import adapter as adapter_module
 from ani.injection import adapter_files
 from ani.injection.adapter import Adapter
 from ani.injection.adapter_files import CONFIG_FILE, FILES, PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, WEIGHTS_FILE
@@ -402,3 +405,31 @@ def test_trained_base_weights_that_an_adapter_lacks_are_warned_of(tmp_path: Path
         optimizer.step()
         with nullcontext() if frozen else pytest.warns(UserWarning, match="save_pretrained"):
             save_adapter(model, tmp_path / "trained")
+
+
+def test_only_the_first_of_several_processes_writes(tmp_path: Path) -> None:
+    """Rank 1 of two processes writes no adapter, rank 0 does."""
+    for rank in (1, 0):
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        try:
+            save_adapter(attached("llama")[0], tmp_path / "adapter")
+        finally:
+            distributed.destroy_process_group()
+        assert (tmp_path / "adapter").exists() == (rank == 0)
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_saving_that_fails_changes_nothing(
+    existing: bool, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if existing:
+        shutil.copytree(saved, tmp_path / "adapter")
+    before = contents(tmp_path)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(adapter_module, "adapter_card", fail)  # after the weights
+    with pytest.raises(OSError, match="no space"):
+        save_adapter(attached(FAMILY)[0], tmp_path / "adapter")
+    assert contents(tmp_path) == before

@@ -1,5 +1,6 @@
 """Attach: the model stays the same object, whatever its users and the libraries around it do with it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from transformers import (
 )
 
 from ani import AniConfig, attach, detach
+from ani.injection.loss import add_loss
 from ani.injection.model_parts import ani_module, last_decision, number_locator
 from ani.injection.self_test import CALIBRATION_TEXT
-from tests.properties import cover
+from tests.properties import cover, deep
 from tests.refusals import refused
-from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise
+from tests.tiny import FAMILIES, LAYERS, MIXED_TEXT, attached, encode, logits_of, pair, randomise, tiny
 from tests.tokenizers import gemma_like
 
 TRAINING = {"gate_dropout": 0.0, "penalty": 0.7}
@@ -152,3 +154,33 @@ def test_gradient_checkpointing(family: str, use_reentrant: bool, layer: int) ->
         found.append(gradients(model))
     assert any("ani.gate" in name for name in found[0])
     assert_same_gradients(found[1], found[0])
+
+
+def test_the_penalty_goes_to_the_losss_device() -> None:
+    """In a model on several devices: module and labels on one, the head on another."""
+    penalty, loss = torch.ones(1), torch.ones(1, device="meta")
+    with pytest.raises(RuntimeError, match="meta"):
+        penalty + loss
+    labels = torch.ones((1, 4), dtype=torch.int64)
+    for num_items in (None, torch.tensor(8)):
+        given: Any = SimpleNamespace(loss=loss, log_probs=loss, label_mask=loss)
+        outputs = add_loss(given, penalty, labels, num_items, None)
+        in_tuple = add_loss((loss,), penalty, labels, num_items, None)
+        assert {outputs.loss.device, outputs.log_probs.device, in_tuple[0].device} == {loss.device}
+
+
+if deep():  # half a minute
+
+    @torch._dynamo.config.patch(disable=False)
+    def test_torch_compile() -> None:
+        tokenizer = gemma_like()
+        model, plain = (tiny("llama", tokenizer=tokenizer, num_hidden_layers=2) for _ in range(2))
+        attach(model, tokenizer, AniConfig(layer=1))
+        randomise(model, tokenizer)
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="eager")  # Dynamo's graphs; tests/serving tests the compilers
+        for text in (MIXED_TEXT, "nothing to see here"):
+            ids = encode(tokenizer, text)
+            assert (logits_of(compiled, ids) - logits_of(model, ids)).abs().max() <= 1e-4
+            assert torch.equal(logits_of(model, ids), logits_of(plain, ids)) == (text == "nothing to see here")
+        torch._dynamo.reset()

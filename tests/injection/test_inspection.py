@@ -11,12 +11,13 @@ import torch
 from tokenizers import normalizers
 
 from ani import inspect
+from ani.injection.decisions import NumberDecision, decisions_table
 from ani.injection.inspection import forced_gates, injected_as
-from ani.injection.model_parts import number_locator
+from ani.injection.model_parts import ani_module, number_locator
 from ani.injection.number_batch import text_ids
 from tests.properties import cover, deep
 from tests.refusals import refused
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, pair
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 VALUES = "505 10 3.5 1234 -7 2020 11 12 8 15 40 66 7 90417 0.25 18 18.25 2 0 1 19 99 100"
 
@@ -161,3 +162,28 @@ def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it() -> Non
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
     (number,) = inspect(model, tokenizer, "10² m")
     assert (number.text, number.value, number.start) == ("10²", 102, 0)
+
+
+def test_open_gates_have_alpha_one() -> None:
+    model, tokenizer = attached("gemma")
+    ids = encode(tokenizer)
+    learnt = inspect(model, tokenizer, MIXED_TEXT)
+    with torch.inference_mode(), forced_gates(model, True):
+        opened = inspect(model, tokenizer, MIXED_TEXT)
+        logits = logits_of(model, ids)
+        with forced_gates(model, None):
+            assert inspect(model, tokenizer, MIXED_TEXT) == learnt
+    assert opened == [number.model_copy(update={"injected": True}) for number in learnt] != learnt
+    with torch.inference_mode():
+        ani_module(model).gate.outer.bias.fill_(1e9)  # the gate learnt to be open
+    assert torch.equal(logits, logits_of(model, ids))
+    with pytest.raises(KeyError), forced_gates(model, True):
+        raise KeyError
+    assert ani_module(model).forced is None
+
+
+@pytest.mark.parametrize(("alpha", "role"), [(0.497, None), (0.503, None), (0.02, "name"), (0.98, "quantity")])
+def test_the_table_names_no_role_where_the_gate_is_undecided(alpha: float, role: str | None) -> None:
+    number = NumberDecision(text="5", value=Decimal(5), start=0, end=1, alpha=alpha, injected=alpha > 0.5)
+    (shown,) = decisions_table([number]).columns[-1].cells
+    assert {word for word in ("name", "quantity") if word in str(shown)} == ({role} if role else set())

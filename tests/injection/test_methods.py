@@ -254,3 +254,22 @@ def test_a_module_is_not_lost_by_a_wrong_method(tmp_path: Path) -> None:
     refused(partial(save, method="sft"), "has no module, but one is attached")
     refused(partial(save, method="telepathy"), "no method 'telepathy'")
     assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral"])  # candidates need a cache that can be cropped
+def test_speculative_decoding_is_greedy(family: str) -> None:
+    model, tokenizer = method(family, "fone")
+    ids = encode(tokenizer, PROMPT + " 505 505 505")
+    common: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, **common)
+    assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=3, **common), expected)
+    assert torch.equal(model.generate(ids, assistant_model=pair(family)[0], **common), expected)
+
+
+def test_logits_to_keep_and_tuples() -> None:
+    model, tokenizer = method("mistral", "fone")
+    ids = encode(tokenizer, PROMPT)
+    whole = logits_of(model, ids)
+    same(logits_of(model, ids, logits_to_keep=1), whole[:, -1:])
+    same(logits_of(model, ids, logits_to_keep=torch.tensor([0, 3])), whole[:, [0, 3]])
+    same(model(input_ids=ids, return_dict=False)[0], whole)

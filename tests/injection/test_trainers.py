@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import AdaLoraConfig, LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
+    AutoModelForCausalLM,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
@@ -20,9 +22,9 @@ from transformers import (
     default_data_collator,
 )
 
-from ani import AniConfig, attach, detach, inspect, load_adapter, save_adapter
+from ani import AniConfig, attach, detach, inspect, load_adapter, merge, save_adapter
 from ani.injection.inspection import without_adapter
-from ani.injection.model_parts import ani_module, last_decision, number_locator
+from ani.injection.model_parts import ani_module, is_attached, last_decision, number_locator
 from ani.injection.number_batch import text_starts
 from tests.injection.test_attach import TRAINING, assert_same_gradients, gradients, labelled
 from tests.refusals import refused
@@ -308,3 +310,82 @@ def test_tokens_that_are_added_later() -> None:
 def test_torch_export() -> None:
     model, tokenizer = attached("llama", gemma_like())
     refused(lambda: torch.export.export(model, (encode(tokenizer),)), "torch.export", "ani.detach")
+
+
+def test_accelerate_autocast() -> None:
+    model, tokenizer = attached("llama", **TRAINING)
+    batch = labelled(tokenizer)
+    model.train()
+    expected = model(**batch).loss
+    prepared = Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+    assert is_attached(prepared)
+    outputs = prepared(**batch)
+    assert outputs.loss.dtype == torch.float32
+    torch.testing.assert_close(outputs.loss, expected, rtol=0.05, atol=0.05)
+    outputs.loss.backward()
+    assert all(p.grad is not None for p in ani_module(model).parameters())
+    detach(prepared)
+    assert not is_attached(prepared)
+    prepared.eval()(**batch)
+
+
+@pytest.mark.parametrize("kind", [LoraConfig, AdaLoraConfig])
+def test_lora_never_enters_the_module(kind: Any, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", gemma_like())
+    base, merged = tmp_path / "base", tmp_path / "merged"
+    pair("llama", tokenizer)[0].save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    save_adapter(model, tmp_path / "adapter")
+    merge(tmp_path / "adapter", merged, model=str(base))
+    names = ani_module(model).state_dict().keys()
+    for each in (model, AutoModelForCausalLM.from_pretrained(merged)):
+        wrapped = get_peft_model(each, kind(**ALL_LINEAR, **({"total_step": 2} if kind is AdaLoraConfig else {})))
+        assert ani_module(wrapped).state_dict().keys() == names
+        assert any("lora" in name and "q_proj" in name for name, _ in wrapped.named_parameters())
+
+
+@pytest.mark.parametrize("policy", ["terminal", "after"])
+def test_packed_rows_are_separate_texts_in_training(policy: str) -> None:
+    model, tokenizer = attached("llama", gemma_like(), policy=policy, gate_dropout=0.0, role_weight=0.0)
+    parts, row = packed(tokenizer)
+    labels = row["input_ids"].masked_fill(row["position_ids"] < 7, -100)  # prompts with a number in each
+    features = []
+    for ids, own in zip(parts, labels.split([part.shape[1] for part in parts], dim=1), strict=True):
+        model.train()(input_ids=ids, labels=own)
+        decision = last_decision(model)
+        features += [] if decision is None else [decision.numbers.features]
+    model(input_ids=row["input_ids"], labels=labels, position_ids=row["position_ids"], use_cache=False)
+    decision = last_decision(model)
+    assert decision is not None and torch.equal(decision.numbers.features, torch.cat(features))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_layer_that_is_offloaded(loaded: bool, tmp_path: Path) -> None:
+    model, tokenizer = attached("llama", gemma_like())
+    save_adapter(model, tmp_path / "adapter")
+    ids = encode(tokenizer)
+    base = pair("llama", gemma_like())[0]
+    base.save_pretrained(tmp_path / "base")
+    parts = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    places = parts | {f"model.layers.{i}": "disk" if i == 2 else "cpu" for i in range(4)}
+    offloaded = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "base", device_map=places, offload_folder=str(tmp_path / "offload")
+    )
+    assert next(offloaded.model.layers[2].parameters()).device.type == "meta"
+    if loaded:
+        load_adapter(offloaded, tokenizer, tmp_path / "adapter")
+    else:
+        attach(offloaded, tokenizer, ani_module(model).config)
+        ani_module(offloaded).load_state_dict(ani_module(model).state_dict())
+    torch.testing.assert_close(logits_of(offloaded, ids), logits_of(model, ids))
+
+
+def test_texts_without_prompts_are_warned_of() -> None:
+    model, tokenizer = attached("llama", gemma_like(), policy="terminal")
+    row = packed(tokenizer)[1]
+    given = {"input_ids": row["input_ids"], "position_ids": row["position_ids"]}
+    labels = row["input_ids"].masked_fill(row["position_ids"] == 0, -100)  # the first token of a text has no label
+    with pytest.warns(UserWarning, match="no prompt"):
+        model.train()(**given, labels=labels)
+    labels[0, 1] = -100
+    without_warnings(lambda: model(**given, labels=labels))

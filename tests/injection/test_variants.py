@@ -16,7 +16,7 @@ from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, decoder_layers, last_decision, number_locator
 from ani.injection.module import AniModule
 from tests.properties import deep
-from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, pair
+from tests.tiny import FAMILIES, MIXED_TEXT, attached, encode, logits_of, pair
 
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: METHODS[name].settings for name in ("digitwise", "static", "static-additive", "digitwise-gated")},
@@ -130,3 +130,40 @@ def test_no_mean_is_read_of_attention_of_another_build() -> None:
     assert {name: type(module) for name, module in model.named_modules()} == before
     attach(model, pair("qwen3")[1], AniConfig(layer=1))
     assert ani_module(model).config.value_size == 0
+
+
+@in_turn
+def test_a_cache_and_a_batch_give_what_a_row_gives(family: str, variant: str) -> None:
+    model, tokenizer = attached(family, **VARIANTS[variant])
+    ids = encode(tokenizer, "Room 505 holds 12 people; 3.5 kg cost $1,234,567 and")
+    output = model.generate(
+        ids, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True, eos_token_id=None
+    )
+    numbers = number_locator(model).batch(ids.tolist())
+    logits = logits_of(model, output.sequences, numbers=numbers)[:, ids.shape[1] - 1 : -1]
+    assert (torch.stack(output.logits, dim=1) - logits).abs().max() <= 1e-4
+    texts = [MIXED_TEXT, "no number here", "7 of 1999"]
+    together = logits_of(model, **tokenizer(texts, return_tensors="pt", padding=True, padding_side="right"))
+    for row, text in enumerate(texts):
+        alone = logits_of(model, encode(tokenizer, text))[0]
+        assert (together[row, : len(alone)] - alone).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("gate", ["open", "learned"])
+def test_adding_starts_as_a_no_op_and_replacing_does_not(gate: str) -> None:
+    hidden, features = torch.randn(64, 32), torch.randn(64, 16).sign()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        adding, replacing = module_of(gate=gate), module_of(gate=gate, combine="replace")
+    assert torch.equal(adding.train()(hidden, features).hidden_states, hidden)
+    injection = replacing.train()(hidden, features)
+    assert not torch.allclose(injection.hidden_states, hidden)
+    assert 0.5 < float(injection.embedding_rms.mean()) < 1.5  # in units of the layer's own states
+
+
+def test_a_half_open_gate_replaces_half() -> None:
+    module = module_of(combine="replace").train()
+    hidden, features = torch.randn(4, 32), torch.randn(4, 16)
+    injection = module(hidden, features)
+    embedding = 3.0 * module.projection(features)
+    torch.testing.assert_close(injection.hidden_states, (hidden + embedding) / 2)

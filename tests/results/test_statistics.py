@@ -3,10 +3,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap
+from scipy.stats import binom, bootstrap, norm
 
 from ani.results.statistics import (
     Estimate,
+    area_under_roc,
     bootstrap_means,
     grouped_share,
     holm,
@@ -150,3 +151,38 @@ def test_intervals_over_seeds_cover_the_share_of_other_seeds() -> None:
         covered += found.low <= 0.5 <= found.high
         by_wilson += low <= 0.5 <= high
     assert covered >= 180 and by_wilson < 180
+
+
+def test_wilsons_interval() -> None:
+    # 5 of 10: centre 1/2, half-width z·sqrt(n + z²) / (2·(n + z²)) in closed form
+    z2 = float(norm.ppf(0.975)) ** 2
+    half = (z2 / (10 + z2)) ** 0.5 / 2
+    assert wilson_interval(5, 10) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-12)
+
+
+def test_area_under_the_curve_counts_pairs() -> None:
+    positive, negative = [0.1, 0.5, 0.9], [0.5, 0.2]
+    pairs = [(a > b) + (a == b) / 2 for a in positive for b in negative]
+    assert area_under_roc(positive, negative) == pytest.approx(sum(pairs) / 6)
+
+
+def test_resampled_rates_are_binomial() -> None:
+    solved = np.array([[1.0]] * 3 + [[0.0]] * 5)
+    counts = np.rint(8 * bootstrap_means(solved, resamples=40_000)).astype(int).ravel()
+    shares = np.bincount(counts, minlength=9) / len(counts)
+    np.testing.assert_allclose(shares, binom.pmf(range(9), 8, 3 / 8), atol=0.01)
+
+
+def test_intervals_of_differences_cover_seeds() -> None:
+    random = np.random.default_rng(2)
+    scores, baseline = random.random((50, 3)) < 0.7, random.random((50, 1)) < 0.5
+    found, of_problems = paired_difference(scores, baseline), paired_difference(scores.mean(axis=1), baseline[:, 0])
+    assert found.value == pytest.approx(of_problems.value)
+    # Two runs that differ by their seeds alone: 0 or 0.9 points of all problems, whichever is drawn.
+    lucky = np.tile([False, False, True], (400, 1))
+    found = paired_difference(lucky, np.zeros(400))
+    assert (found.value, found.low, found.high) == pytest.approx((1 / 3, 0, 1))
+    assert found.p == pytest.approx((2 / 3) ** 3, abs=0.05)  # no draw of the third seed
+    # The same answers three times over are no more evidence.
+    one = paired_difference(scores[:, 0], baseline)
+    assert paired_difference(np.repeat(scores[:, :1], 3, axis=1), baseline) == pytest.approx(one._replace(seeds=3))

@@ -1,6 +1,7 @@
 """A merged checkpoint contains base model and adapter, loads with transformers, and is never half written."""
 
 import copy
+import importlib.util
 import itertools
 import json
 import pickle
@@ -22,7 +23,7 @@ from ani import AniConfig, InputError
 from ani.evaluation.model_spec import adapted_model
 from ani.injection.methods import METHODS
 from ani.injection.model_parts import ani_module, is_attached, last_decision
-from ani.models import load_model, load_tokenizer
+from ani.models import evaluating, load_model, load_tokenizer
 from ani.serving.checkpoint import merged_calibration
 from tests import test_cli
 from tests.refusals import refused
@@ -349,3 +350,60 @@ def test_a_merged_checkpoint_knows_its_method(run: Run, tmp_path: Path, monkeypa
     assert methods == [METHODS["numerologic"]]
     done = run("eval", "--tasks", "gates", "--model", tmp_path / "out", "--out", "results")
     test_cli.assert_refused(done, str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("method", "config"), [("ani", {"policy": "running", "encoders": ["fourier", "magnitude"]}), ("fone", {})]
+)
+def test_every_setting_is_kept(method: str, config: dict[str, Any], tmp_path: Path) -> None:
+    expected = train(tmp_path, method=method, lora=None, **config)
+    ani.merge(tmp_path / "adapter", tmp_path / "out", model=str(tmp_path / "base"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert ani_module(model).config == ani_module(expected).config
+    assert_same(model, expected, load_tokenizer(str(tmp_path / "out")), tolerance=0)
+
+
+@torch.no_grad()
+def test_stored_states_are_those_of_layer_l_alone(merged: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    stored = merged_calibration(merged.config)
+    given = tokenizer(stored.text, return_tensors="pt")["input_ids"]
+    with ani.forced_gates(merged, False):
+        hidden = merged(input_ids=given, output_hidden_states=True).hidden_states
+    decision = last_decision(merged)
+    assert decision is not None and len(stored.states) > 5
+    positions = decision.numbers.positions[: len(stored.states)]
+    differences = [stored.difference(states[0, positions]) for states in hidden]
+    assert differences[2] < 1e-3 and stored.difference(hidden[2][0, positions[:3]]) < 1e-3
+    assert all(each > stored.tolerance for layer, each in enumerate(differences) if layer != 2)
+
+
+def test_offloaded(folder: Path, merged: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    places: dict[str, Any] = {name: "cpu" for name, _ in merged.named_modules() if name.count(".") in (0, 1) and name}
+    del places["model"], places["model.layers"]
+    places = {name: place for name, place in places.items() if not name.startswith("ani.")}
+    places |= {f"model.layers.{i}": "disk" if i == 2 else "cpu" for i in range(4)} | {"ani": "disk"}
+    model = AutoModelForCausalLM.from_pretrained(folder / "out", device_map=places, offload_folder=tmp_path / "disk")
+    assert {parameter.device.type for parameter in ani_module(model).parameters()} == {"meta"}
+    assert_same(model, merged, tokenizer, tolerance=0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_four_bits(folder: Path, merged: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    module = ani_module(merged)
+    ani.detach(merged).save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    model, expected = (
+        load_model(str(path), dtype="float32", quantization="nf4", device="cpu")
+        for path in (folder / "out", tmp_path / "plain")
+    )
+    ani.attach(expected, tokenizer, module.config)
+    ani_module(expected).load_state_dict(module.state_dict())
+    model.save_pretrained(tmp_path / "again")
+    tokenizer.save_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", device_map="cpu")
+    for each in (expected, model, again):
+        with evaluating(each):  # as it is while training, so that the tiny weights needn't fit a kernel's blocks
+            logits = each(input_ids=ids(tokenizer)).logits
+        if each is expected:
+            wanted = logits
+        assert torch.equal(logits, wanted)

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,23 @@ def test_states_are_dropped_out_and_stay_the_same_on_average() -> None:
     assert abs(float(dropped.mean()) - 1) < 0.02  # four deviations
     shares = (dropped == 0).float().mean(dim=0)
     assert float((shares - fitting.INPUT_DROPOUT).abs().max()) < 0.1  # no column is spared
+
+
+def test_a_batch_has_whole_texts() -> None:
+    texts = torch.randint(300, (2000,), generator=torch.Generator().manual_seed(0)).unique(return_inverse=True)[1]
+    batches = list(fitting._batches(texts))
+    assert torch.cat(batches).sort().values.tolist() == list(range(2000))
+    assert sum(len(texts[batch].unique()) for batch in batches) == int(texts.max()) + 1
+    assert len(batches) > 1 and max(map(len, batches)) < fitting.BATCH_SIZE + int(texts.bincount().max())
+    assert not torch.equal(batches[0], next(iter(fitting._batches(texts))))
+
+
+def test_a_text_counts_once_and_by_what_is_worst_in_it() -> None:
+    wrong = torch.tensor([-9.0, 3.0, -9.0, -9.0, 5.0, 90.0], requires_grad=True)
+    loss = fitting._of_texts(wrong, torch.tensor([0, 0, 1, 1, 2, 2]))
+    sums = [[-9.0, 3.0], [-9.0, -9.0], [5.0, 90.0]]
+    expected = sum(math.log1p(sum(map(math.exp, each))) for each in sums) / 3
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, wrong)
+    share = math.exp(3.0) / (1 + math.exp(3.0) + math.exp(-9.0)) / 3
+    assert float(gradient[1]) == pytest.approx(share, rel=1e-5) and float(gradient[5]) == pytest.approx(1 / 3)

@@ -1,14 +1,25 @@
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import ani
+from ani.compare.plan import variant_recipes
+from ani.data.collator import IGNORED, NumberCollator, tokenize
+from ani.data.records import Example
+from ani.injection.forward import InjectionLayer
+from ani.injection.loss import auxiliary_loss
+from ani.injection.model_parts import ani_module
+from ani.roles import Role
 from ani.settings import save_settings
 from ani.training.recipe import load_recipe
+from ani.training.run import with_adapter
 from tests.refusals import refused
+from tests.tiny import tiny, tokenizer_of
 
 MINIMAL: dict[str, Any] = {"output": "out", "ani": {"layer": 24}, "data": [{"kind": "arithmetic", "count": 10}]}
 RECIPES = sorted((Path(ani.__file__).parent / "recipes").rglob("*.yaml"))
@@ -112,3 +123,58 @@ def test_a_method_replaces_only_earlier_settings(write: Write) -> None:
     assert load_recipe(write(method="sft")).ani is None  # only what is said beside the file contradicts it
     for file, lists in ({}, [["method=sft"], ["ani.layer=2"]]), ({"method": "sft"}, [["ani.layer=2"]]):
         refused(lambda file=file, lists=lists: load_recipe(write(**file), *lists), "'ani.layer=2'", "'sft'")
+
+
+ABLATIONS = variant_recipes(SMALL / "ablations.yaml")
+
+
+@cache
+def trained_facts(name: str) -> dict[str, Any]:
+    """Return what training by a row of `ablations.yaml` really uses: read from the attached module, its loss and a
+    collated example, not from the recipe."""
+    recipe = ABLATIONS[name].model_copy(update={"lora": None})
+    torch.manual_seed(0)
+    model, tokenizer = tiny("llama", num_hidden_layers=30), tokenizer_of("llama")
+    module = ani_module(with_adapter(model, tokenizer, recipe)).train()
+    (layer,) = [i for i, each in enumerate(model.model.layers) if isinstance(each, InjectionLayer)]
+    hidden = torch.randn(2, 32) * 50
+    injection = module(hidden, torch.ones(2, module.projection.in_features))
+    half_open = injection._replace(alpha=torch.full((2,), 0.5))
+
+    def loss(size: float) -> float:
+        sized = half_open._replace(embeddings=torch.full_like(injection.embeddings, size))
+        return auxiliary_loss(module, sized, torch.full((2,), Role.UNKNOWN)).item()
+
+    collator = NumberCollator(tokenizer, None, recipe.training.loss_on == "all")
+    (labels,) = collator([tokenize(Example("Room 5 is", " up"), tokenizer, None, 64)])["labels"]
+    return {
+        "layer": layer,
+        "loss of a half open gate": round(loss(1.0), 6),
+        "share of it while e is small": round(loss(0.01) / loss(1.0), 6) if loss(1.0) else 0.1,
+        "dropout": module.gate.dropout.p,
+        "width": len(module.gate.inner.weight),
+        "features": module.projection.in_features,
+        "RMS that the gate reads": round(module.gate.norm(hidden).square().mean().sqrt().item(), -1),
+        "W_P is zero": not bool(module.projection.weight.any()),
+        "the prompt is learnt": bool(labels[1] != IGNORED),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in ABLATIONS if name != "ani"])
+def test_an_ablation_changes_the_module_or_the_loss_as_its_row_says(name: str) -> None:
+    before, found = trained_facts("ani"), trained_facts(name)
+    assert {key: (before[key], found[key]) for key in before if before[key] != found[key]} == {
+        "lambda-0": {"loss of a half open gate": (0.025, 0.0)},
+        "lambda-1": {"loss of a half open gate": (0.025, 0.25)},
+        "ramp-0": {"share of it while e is small": (0.1, 1.0)},
+        "dropout-0": {"dropout": (0.1, 0.0)},
+        "dropout-0.5": {"dropout": (0.1, 0.5)},
+        "width-16": {"width": (128, 16)},
+        "width-1024": {"width": (128, 1024)},
+        "fraction-0": {"features": (2 * 19, 2 * 13)},
+        "fraction-12": {"features": (2 * 19, 2 * 25)},
+        "no-gate-norm": {"RMS that the gate reads": (0, 50)},
+        "random-start": {"W_P is zero": (True, False)},
+        "loss-on-all": {"the prompt is learnt": (False, True)},
+        **{f"layer-{layer}": {"layer": (14, layer)} for layer in (4, 9, 19, 24)},
+    }[name]

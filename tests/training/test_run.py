@@ -19,7 +19,7 @@ from ani.training.run import prepare, resume_recipe, train
 from tests.json_lines import write_lines
 from tests.properties import cover
 from tests.refusals import refused
-from tests.training.runs import interrupt_at
+from tests.training.runs import interrupt_at, weights_of
 
 Write = Callable[..., Path]
 
@@ -119,3 +119,22 @@ def test_what_is_computed_in_which_precision(
     assert {parameter.dtype for parameter in model.parameters() if parameter.requires_grad} == {torch.float32}
     assert ("Linear4bit" in {type(module).__name__ for module in model.modules()}) == (quantization == "nf4")
     assert ani_module(model).projection.weight.abs().max() > 0
+
+
+def test_the_same_seed_gives_the_same_adapter(tiny_recipe: Write, tmp_path: Path) -> None:
+    adapters = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        recipe = load_recipe(tiny_recipe(output=str(tmp_path / name)), ["training.steps=2", f"seed={seed}"])
+        train(recipe)
+        adapters.append(weights_of(tmp_path / name / ADAPTER))
+    assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
+    assert not all(torch.equal(adapters[0][name], adapters[2][name]) for name in adapters[0])
+
+
+def test_a_module_without_lora_is_trained(tiny_recipe: Write, tmp_path: Path) -> None:
+    model = train(load_recipe(tiny_recipe(), ["lora=null", "training.steps=2"]))
+    files = {path.name for path in (tmp_path / "run" / ADAPTER).iterdir()}
+    assert files == {"README.md", "ani_config.json", "ani.safetensors"}
+    assert ani_module(model).projection.weight.abs().max() > 0
+    refused(lambda: resume_recipe(tmp_path / "run"), "is finished")
+    refused(lambda: resume_recipe(tmp_path / "gone"), "recipe.yaml")

@@ -1,6 +1,7 @@
 import re
 from collections import Counter
 from decimal import Decimal
+from itertools import chain
 from typing import cast
 
 import pytest
@@ -77,3 +78,9 @@ def test_bad_input_is_named() -> None:
         for count, split in ((-1, "test"), (3, "validation")):
             with pytest.raises(InputError, match=f"{count}|{split}"):
                 draw(count, split=cast(Split, split))
+
+
+def test_the_tests_of_others_are_no_training_data(asked: Drawn) -> None:
+    for chat in chain(*asked.values()):
+        assert "Directly return" not in chat.prompt and "Add two numbers" not in chat.prompt
+        assert not (chat.raw and re.match(r"Q: What is .*?\s+A:", chat.prompt)) or chat in asked["test"]

@@ -60,3 +60,23 @@ def test_every_template_is_used_and_its_calculation_found(drawn: dict[Split, lis
         written = re.match(r"[ $]*([^ ]*?)[.,;!?)\]\"`]*(?=\s|\Z)", each.completion)
         assert (written is not None and written[1] == each.result) == each.meant, each
         assert "{" not in each.prompt + each.completion
+
+
+def both_orders(expression: str) -> object:
+    """The same for both orders of each sum and product."""
+
+    def of(node: ast.expr) -> object:
+        if isinstance(node, ast.BinOp):
+            sides = [of(node.left), of(node.right)]
+            return type(node.op).__name__, *(sorted(sides, key=repr) if type(node.op) in (ast.Add, ast.Mult) else sides)
+        return ast.unparse(node)
+
+    return of(ast.parse(plain(expression), mode="eval").body)
+
+
+def test_the_splits_have_no_expression_in_common(drawn: dict[Split, list[DrawnText]]) -> None:
+    train, test = (
+        {both_orders(found.text) for each in drawn[split] if (found := last_calculation(each.prompt))}
+        for split in SPLITS
+    )
+    assert len(train) > 200 and len(test) > 150 and not train & test

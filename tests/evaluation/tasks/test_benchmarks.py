@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 from ani.evaluation.engines import Engine, TransformersEngine
 from ani.evaluation.tasks import TASKS
 from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer, BenchmarkQuestion, equivalent
+from ani.injection.methods import METHODS
 from tests.answers import answers_of
 from tests.json_lines import write_lines
 from tests.tiny import attached, encode, logits_of, pair
@@ -178,3 +179,27 @@ def test_equivalent_answers(one: str, other: str) -> None:
 def test_equivalent_answers_off_the_main_thread() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert list(pool.map(equivalent, ["1/2"] * 2, ["0.5", "0.6"])) == [True, False]
+
+
+def test_methods_that_rewrite_texts(tmp_path: Path) -> None:
+    engine, benchmark = with_template(pair("qwen3")), load("gsm8k", tmp_path)
+    seen: list[str] = []
+    method = METHODS["numerologic"]._replace(read=lambda text: seen.append(text) or "The answer is 3.")  # type: ignore[func-returns-value]
+    records = benchmark.answers(TransformersEngine(engine.model, engine.tokenizer, method))
+    plain = benchmark.answers(engine)
+    assert [record.correct for record in records] == [record.answer == "3" for record in records]
+    assert [record.prompt_hash for record in records] == [record.prompt_hash for record in plain]
+    assert sorted(seen) != sorted(outputs(plain)) and len(seen) == 5
+
+
+def test_processors_take_part_in_generation(tmp_path: Path) -> None:
+    class Sevens(LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([seven]), 0)
+
+    engine, benchmark = with_template(attached("qwen3"), batch_size=3), load("gsm8k", tmp_path)
+    seven = engine.tokenizer.encode("7")[0]
+    sevens = TransformersEngine(engine.model, engine.tokenizer, batch_size=3, processors=[Sevens()])
+    assert outputs(benchmark.answers(sevens)) == ["777777"] * 5
+    with sevens.base():  # the base model answers alone
+        assert outputs(benchmark.answers(sevens)) != ["777777"] * 5
