@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from ani.evaluation.tasks.arithmetic import Arithmetic, ArithmeticAnswer
+from ani.evaluation.tasks.benchmarks import Benchmark, BenchmarkAnswer
 from ani.evaluation.tasks.gates import Gates
 from ani.evaluation.tasks.language import Language
 from ani.results.statistics import Estimate
@@ -105,3 +106,21 @@ def test_a_wide_table_is_cut_into_blocks_and_loses_no_word(width: int) -> None:
     assert text.count("Exact answers") == 1
     assert all(text.count(f" {name} ┃") == 1 for name in header[2:])
     assert (text.count("addition") == 2) == (width == 300)
+
+
+def judged() -> list[BenchmarkAnswer]:
+    """The same scores on GSM8K; MMLU only of `base`."""
+    answers = [
+        BenchmarkAnswer(**each, task="gsm8k", id=i, prompt_hash=f"{i}", correct=bool(right))
+        for each, i, right in runs()
+    ]
+    return [*answers, answers[0].model_copy(update={"task": "mmlu", "group": "STEM"})]
+
+
+def test_benchmarks_are_means_over_seeds_and_the_best_is_bold() -> None:
+    found = Benchmark.tables(judged())[0]
+    assert found.header == ("Benchmark", "Run", "All", "STEM")
+    shares = [["base", "25.0%", "–"], ["ours", "62.5%", "–"], ["other", "0.0%", "–"], ["base", "100.0%", "100.0%"]]
+    assert [[cell.text for cell in row[1:]] for row in found.rows] == shares
+    assert [row[2].bold for row in found.rows] == [False, True, False, False]
+    assert "| GSM8K | ours | +37.5 (" in markdown(Benchmark.tables(judged()[:-1], "base"))

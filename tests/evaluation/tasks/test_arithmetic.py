@@ -164,3 +164,26 @@ def test_the_last_number_is_judged_and_there_is_room_for_it(text: str, right: bo
     model: Any = Scripted(qwen(), lambda _: text.format(problem.answer))
     (record,) = answers_of(task, TransformersEngine(model, model.tokenizer), [problem])
     assert record.correct == right and (record.prediction is None) == ("can't" in text)
+
+
+def test_tables_tell_forms_and_carry_chains_apart() -> None:
+    task = Arithmetic.model_validate({"count": 2, "digits": [2, 5], "operations": ["addition"], "forms": FORMS})
+    decimals_alone = Scripted(
+        qwen(), lambda prompt: f" {sum(map(Decimal, prompt.split()[1:4:2]))}" if "." in prompt else ""
+    )
+    records = answers(decimals_alone, task.questions(seed=0))
+    shown = {row[0].text: [cell.text for cell in row[2:]] for row in Arithmetic.tables(records)[0].rows}
+    assert shown == {
+        **{form: ["0.0%"] * 3 for form in ("+", "+, negative")},
+        **{form: ["100.0%"] * 3 for form in ("+, decimal", "+, scientific")},
+        "+, separators": ["0.0%", "–", "0.0%"],
+    }
+    assert Arithmetic.summary(records)["addition, decimal"]["5"]["right"] == 2
+    problems = Arithmetic.model_validate({"count": 2, "digits": [4, 6], "chains": [0, 2, 3]}).questions(seed=0)
+    _, table, _ = Arithmetic.tables(
+        answers(Scripted(qwen(), lambda prompt: right(prompt) if "9" in prompt else " 0"), problems)
+    )
+    assert table.header[2:] == ("All", "0 places", "2 places", "3 places") and table.chart == "lines"
+    exact = Counter(problem.chain for problem in problems if "9" in problem.prompt)
+    ((operation, _, *cells),) = table.rows
+    assert operation.text == "+" and [cell.text for cell in cells[1:]] == [f"{exact[i] / 4:.1%}" for i in (0, 2, 3)]

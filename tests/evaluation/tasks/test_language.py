@@ -131,3 +131,17 @@ def test_bad_sources_are_named(tmp_path: Path) -> None:
     for records, named in (([{"text": GOOD[0]}, {"text": None}], "line 2…'text'"), ([{"text": GOOD[0]}], "1 …6")):
         source = write(tmp_path / "texts.jsonl", records)
         refused(lambda source=source: language_texts(source, "text", 6, seed=0), named)
+
+
+def test_numbers_written_in_another_way() -> None:
+    counted = "Room 2:12 was free"
+    model, tokenizer = pair("qwen3")
+    found = tokenizer.convert_ids_to_tokens(tokenizer(counted)["input_ids"])
+    assert [name.strip("Ġ▁") for name in found] == ["Room", "", "2", ":", "1", "2", "was", "free"]
+    (before,), (rewritten,) = (
+        scored(model, tokenizer, texts_of(EARLIER), method=METHODS[name]) for name in ("sft", "numerologic")
+    )
+    assert before.tokens == rewritten.tokens == 2
+    assert rewritten.text == EARLIER
+    assert rewritten.loss == pytest.approx(loss_of(model, tokenizer, counted, [1, 7]), rel=1e-5)
+    assert before.loss == pytest.approx(loss_of(model, tokenizer, EARLIER, [1, 5]), rel=1e-5)
