@@ -3,18 +3,16 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import ani.cli
 import ani.devices
-from ani.devices import DEVICE, cards, default_device, default_dtype, where
+from ani.devices import DEVICE, default_device, default_dtype, where
 
 GIB = 2**30
 HIDDEN = "No CUDA GPUs are available"
@@ -74,17 +72,6 @@ def test_a_card_that_torch_cannot_use_is_warned_of_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         where()
-
-
-def test_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda program: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # as on a machine whose card is hidden
-    assert cards() == {"cuda": torch.version.cuda, "driver": None, "cards": None}
-    printed = "570.86.15, NVIDIA H100 80GB HBM3, 81559 MiB\n570.86.15, NVIDIA A10, 23028 MiB\n"
-    monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/nvidia-smi")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=printed))
-    found = cards()
-    assert (found["driver"], found["cards"]) == ("570.86.15", "NVIDIA H100 80GB HBM3, 81559 MiB; NVIDIA A10, 23028 MiB")
 
 
 def test_the_option_for_the_cpu_hides_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

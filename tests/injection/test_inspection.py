@@ -164,22 +164,16 @@ def test_places_are_those_of_the_text_where_the_tokenizer_normalizes_it() -> Non
     assert (number.text, number.value, number.start) == ("10²", 102, 0)
 
 
-def test_open_gates_have_alpha_one() -> None:
+def test_forced_gates_are_those_of_a_gate_that_learnt_it() -> None:
     model, tokenizer = attached("gemma")
-    ids = encode(tokenizer)
     learnt = inspect(model, tokenizer, MIXED_TEXT)
     with torch.inference_mode(), forced_gates(model, True):
-        opened = inspect(model, tokenizer, MIXED_TEXT)
-        logits = logits_of(model, ids)
-        with forced_gates(model, None):
-            assert inspect(model, tokenizer, MIXED_TEXT) == learnt
+        opened, logits = inspect(model, tokenizer, MIXED_TEXT), logits_of(model, encode(tokenizer))
     assert opened == [number.model_copy(update={"injected": True}) for number in learnt] != learnt
+    assert inspect(model, tokenizer, MIXED_TEXT) == learnt
     with torch.inference_mode():
-        ani_module(model).gate.outer.bias.fill_(1e9)  # the gate learnt to be open
-    assert torch.equal(logits, logits_of(model, ids))
-    with pytest.raises(KeyError), forced_gates(model, True):
-        raise KeyError
-    assert ani_module(model).forced is None
+        ani_module(model).gate.outer.bias.fill_(1e9)
+    assert torch.equal(logits, logits_of(model, encode(tokenizer)))
 
 
 @pytest.mark.parametrize(("alpha", "role"), [(0.497, None), (0.503, None), (0.02, "name"), (0.98, "quantity")])

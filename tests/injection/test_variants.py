@@ -149,18 +149,6 @@ def test_a_cache_and_a_batch_give_what_a_row_gives(family: str, variant: str) ->
         assert (together[row, : len(alone)] - alone).abs().max() <= 1e-4
 
 
-@pytest.mark.parametrize("gate", ["open", "learned"])
-def test_adding_starts_as_a_no_op_and_replacing_does_not(gate: str) -> None:
-    hidden, features = torch.randn(64, 32), torch.randn(64, 16).sign()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        adding, replacing = module_of(gate=gate), module_of(gate=gate, combine="replace")
-    assert torch.equal(adding.train()(hidden, features).hidden_states, hidden)
-    injection = replacing.train()(hidden, features)
-    assert not torch.allclose(injection.hidden_states, hidden)
-    assert 0.5 < float(injection.embedding_rms.mean()) < 1.5  # in units of the layer's own states
-
-
 def test_a_half_open_gate_replaces_half() -> None:
     module = module_of(combine="replace").train()
     hidden, features = torch.randn(4, 32), torch.randn(4, 16)

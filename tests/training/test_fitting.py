@@ -116,15 +116,6 @@ def test_states_are_dropped_out_and_stay_the_same_on_average() -> None:
     assert float((shares - fitting.INPUT_DROPOUT).abs().max()) < 0.1  # no column is spared
 
 
-def test_a_batch_has_whole_texts() -> None:
-    texts = torch.randint(300, (2000,), generator=torch.Generator().manual_seed(0)).unique(return_inverse=True)[1]
-    batches = list(fitting._batches(texts))
-    assert torch.cat(batches).sort().values.tolist() == list(range(2000))
-    assert sum(len(texts[batch].unique()) for batch in batches) == int(texts.max()) + 1
-    assert len(batches) > 1 and max(map(len, batches)) < fitting.BATCH_SIZE + int(texts.bincount().max())
-    assert not torch.equal(batches[0], next(iter(fitting._batches(texts))))
-
-
 def test_a_text_counts_once_and_by_what_is_worst_in_it() -> None:
     wrong = torch.tensor([-9.0, 3.0, -9.0, -9.0, 5.0, 90.0], requires_grad=True)
     loss = fitting._of_texts(wrong, torch.tensor([0, 0, 1, 1, 2, 2]))
