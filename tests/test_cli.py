@@ -320,7 +320,7 @@ def test_bad_evaluations(
     def evaluate(model: Path, *arguments: str | Path) -> Done:
         return run("eval", "--model", model, "--out", results, *arguments)
 
-    assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "arithmetic", "gsm8k, math")
+    assert_refused(evaluate(tiny_model, "--data", "arithmetic=x"), "arithmetic", "gsm8k")
     long = ("--tasks", "gsm8k", "--data", f"gsm8k={data['gsm8k']}", "--max-new-tokens", "5000")
     assert_refused(evaluate(chat_model, *long), "gsm8k", "5,000")
     assert_refused(evaluate(tiny_model, "--tasks", "gates", "--adapter", tiny_model), "ani_config.json")

@@ -100,10 +100,16 @@ def train_in_pairs(folder: Path, recipe: Path) -> None:
         again = {"name": f"{kind}-resumed", "resume": str(folder / stopped), "fsdp": kind == "fsdp"}
         return [job(stopped, stop=7), again]
 
-    jobs = [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}, *resumed("ddp")]
-    jobs += [job("ddp-signalled", *THREE_A_PROCESS, signal=2), job("fsdp"), job("fsdp-6", *THREE_A_PROCESS)]
+    jobs = [
+        *resumed("ddp"),
+        job("ddp-signalled", *THREE_A_PROCESS, signal=2),
+        job("fsdp"),
+        job("fsdp-6", *THREE_A_PROCESS),
+    ]
     jobs += [*resumed("fsdp"), job("fsdp-failed", "training.learning_rate=1e36")]
     jobs += [{"name": "fsdp-sft", "sft": load_recipe(recipe).model, "out": str(folder / "two"), "fsdp": True}]
+    # The last one: the command ends the process group, and a second group may read the addresses of the first.
+    jobs += [{"name": "cli", "cli": ["train", str(recipe), f"output={folder / 'cli'}"]}]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
