@@ -85,7 +85,8 @@ def records(run: str, texts: Sequence[GateText], quantities: dict[tuple[str, int
         if all((text.text, index) in quantities for index, _ in numbers):
             decided = tuple(
                 NumberDecision(
-                    **{"text": number.text, "value": number.value, "start": number.start, "end": number.end},
+                    **number._asdict(),
+                    value=number.value,
                     role=label.role if label else None,
                     injected=bool(quantities[text.text, index]),
                 )

@@ -264,7 +264,7 @@ def evaluate(
         list[str] | None, Option(help="TASK=PATH, TASK=NAME or TASK=NAME@REVISION (of the hub): other data of a task.")
     ] = None,
     limit: Annotated[int | None, Option(min=1, help="Maximum questions per task (arithmetic: per length).")] = None,
-    operations: Annotated[str, Option(help="addition, subtraction, multiplication, division.")] = "addition",
+    operations: Annotated[str, Option(help="Arithmetic: addition,subtraction,multiplication,division.")] = "addition",
     max_new_tokens: Annotated[
         int | None, Option(min=1, help="Cut each answer off after this many tokens. Default: gsm8k 512, math 2048.")
     ] = None,

@@ -66,14 +66,15 @@ def make_models() -> None:
     """Write every model of the paper to the hub's cache, with as many layers as its recipes need."""
     tokenizers = {"qwen3": of_hub(qwen(), QWEN3), "llama": of_hub(llama3()), "mistral": of_hub(mistral())}
     for name, shape in PUBLISHED.items():
-        short, family = name.split("/")[1], shape.pop("model_type")
+        short, shape = name.split("/")[1], dict(shape)
+        family = shape.pop("model_type")
         if short not in PAPER_LAYERS:
             continue
         tokenizer, layers = tokenizers[family], LAYERS_OF_8B if short == "Qwen3-8B" else PAPER_LAYERS[short] + 2
         shape |= {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32}
         shape |= {"vocab_size": len(tokenizer), "num_attention_heads": 2, "num_key_value_heads": 1}
         PAPER_SHAPES[family, 64, layers, len(tokenizer)] = short  # for `layer: paper`
-        for named in [name, "Qwen/Qwen3-8B-Base"][: 1 + (name == "Qwen/Qwen3-8B")]:
+        for named in (name, f"{name}-Base") if short == "Qwen3-8B" else (name,):
             folder = cached("models", named)
             tiny(family, tokenizer=tokenizer, max_position_embeddings=4096, **shape).save_pretrained(folder)
             tokenizer.save_pretrained(folder)

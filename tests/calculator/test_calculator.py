@@ -305,7 +305,10 @@ def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.Monke
 def test_hooks_go_with_the_calculator() -> None:
     model, _ = pair("llama")
     states = GateStates(model, LAYERS, CONTEXT)
-    hooks = lambda: sum(len(module._forward_pre_hooks) for module in model.modules())  # noqa: E731
+
+    def hooks() -> int:
+        return sum(len(module._forward_pre_hooks) for module in model.modules())
+
     assert hooks() == 1 + len(LAYERS)
     del states
     assert hooks() == 0

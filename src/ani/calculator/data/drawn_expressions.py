@@ -16,9 +16,13 @@ TIGHT = 0.15
 _PLACES = 6
 """The most decimal places of a result."""
 
-_COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = dict(
-    zip("+-*/^", (operator.add, operator.sub, operator.mul, operator.truediv, operator.pow), strict=True)
-)
+_COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "^": operator.pow,
+}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "^": 3}
 _ATOM = 4
 _TYPOGRAPHIC = str.maketrans("*/-", "×÷−")

@@ -192,25 +192,32 @@ def _based(expression: Expression, base: int, _: random.Random) -> str | None:
     return np.base_repr(int(value), base).lower() if value >= 0 else None
 
 
-_NUMBERS = [
+_ONES = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty",
-    "fifty", "sixty", "seventy", "eighty", "ninety",
-]  # fmt: skip
-_ROMAN = "M MM MMM", "C CC CCC CD D DC DCC DCCC CM", "X XX XXX XL L LX LXX LXXX XC", "I II III IV V VI VII VIII IX"
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ROMAN = {
+    "M": 1000, "CM": 900, "D": 500, "CD": 400, "C": 100, "XC": 90, "L": 50, "XL": 40, "X": 10, "IX": 9, "V": 5, "IV": 4,
+    "I": 1,
+}  # fmt: skip
 
 
 def _in_words(value: int) -> str:
     if value < 20:
-        return _NUMBERS[value]
+        return _ONES[value]
     if value < 100:
-        return _NUMBERS[value // 10 + 18] + (f"-{_NUMBERS[value % 10]}" if value % 10 else "")
+        return _TENS[value // 10 - 2] + (f"-{_ONES[value % 10]}" if value % 10 else "")
     unit, name = (100, "hundred") if value < 1000 else (1000, "thousand")
     return f"{_in_words(value // unit)} {name}" + (f" {_in_words(value % unit)}" if value % unit else "")
 
 
 def _roman(value: int, _: int) -> str:
-    return "".join(["", *place.split()][int(digit)] for place, digit in zip(_ROMAN, f"{value:04}", strict=True))
+    text = ""
+    for letters, worth in _ROMAN.items():
+        text += letters * (value // worth)
+        value %= worth
+    return text
 
 
 def _wrong(expression: Expression, _: int, rng: random.Random) -> str | None:

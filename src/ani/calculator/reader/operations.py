@@ -89,8 +89,12 @@ def unit_of(operator: str, a: str, b: str, right: Exact, left: Exact) -> tuple[s
 
 _HUNDRED = Exact.of(100)
 _OPERATED: dict[str, Callable[[Exact, Exact], Exact]] = {
-    **{"+": Exact.__add__, "-": Exact.__sub__, "*": Exact.__mul__, "of": Exact.__mul__},
-    **{"/": Exact.__truediv__, "^": Exact.__pow__},
+    "+": Exact.__add__,
+    "-": Exact.__sub__,
+    "*": Exact.__mul__,
+    "of": Exact.__mul__,
+    "/": Exact.__truediv__,
+    "^": Exact.__pow__,
     "off": lambda a, b: (_HUNDRED - a) * b,
     "up": lambda a, b: a * (_HUNDRED + b),
     "down": lambda a, b: a * (_HUNDRED - b),

@@ -282,9 +282,10 @@ class PendingReader:
 
     def _pending(self, end: int) -> Pending | None:
         """Return the value that is pending at a place, and forget values that are too old."""
-        oldest = self._tokens - MEMORY
-        self._asked = [item for item in self._asked if item.token > oldest]
-        self._signs = [item for item in self._signs if item.token > oldest]
+        while self._asked and self._tokens - self._asked[0].token >= MEMORY:
+            self._asked = self._asked[1:]
+        while self._signs and self._tokens - self._signs[0].token >= MEMORY:
+            self._signs = self._signs[1:]
         if self.idle:
             return None
         item = self._signs[-1] if self._signs else self._asked[0]

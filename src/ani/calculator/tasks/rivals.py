@@ -28,8 +28,12 @@ _EXACT = Context(prec=60)
 
 Test = Literal["occam", "nupa", "bigbench", "mathllm"]
 Rng = random.Random
-_NAMES: dict[Test, str] = {"occam": "OccamLLM", "nupa": "NUPA"}
-_NAMES |= {"bigbench": "BIG-bench `Q: … A:`", "mathllm": "MathLLM `a+b=`"}
+_NAMES: dict[Test, str] = {
+    "occam": "OccamLLM",
+    "nupa": "NUPA",
+    "bigbench": "BIG-bench `Q: … A:`",
+    "mathllm": "MathLLM `a+b=`",
+}
 
 
 class RivalQuestion(TaskRecord):
@@ -120,6 +124,9 @@ def _is_right(number: NumberText, result: Decimal, test: Test) -> bool:
     return abs(number.value - result) < Decimal(10) ** -places
 
 
+# --- questions ---
+
+
 class Problems(NamedTuple):
     """Questions of one operation."""
 
@@ -158,8 +165,9 @@ def _signed(rng: Rng, digits: int) -> list[Decimal]:
 
 
 def _occam(symbol: str) -> Problems:
-    text = "Give the answer in decimals. " * (symbol == "/") + f"{{}} {symbol} {{}} ="
-    return Problems(text, _signed, _COMPUTE[symbol])
+    return Problems(
+        f"{'Give the answer in decimals. ' * (symbol == '/')}{{}} {symbol} {{}} =", _signed, _COMPUTE[symbol]
+    )
 
 
 def _nupa(verb: str, symbol: str, decimals: int = 0) -> Problems:
