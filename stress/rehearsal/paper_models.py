@@ -6,10 +6,8 @@ from ani.data.arithmetic import arithmetic_problems
 from ani.data.collator import TokenizedExample
 from ani.roles import Role
 
-_KEYS = (
-    *("model_type", "hidden_size", "num_hidden_layers", "vocab_size"),
-    *("num_attention_heads", "intermediate_size", "tie_word_embeddings"),
-)
+_KEYS: tuple[str, ...] = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+_KEYS += ("num_attention_heads", "intermediate_size", "tie_word_embeddings")
 PUBLISHED: dict[str, dict[str, Any]] = {
     name: {**dict(zip(_KEYS, shape, strict=True)), "num_key_value_heads": 8, "head_dim": 128}
     for name, shape in {
