@@ -56,7 +56,7 @@ def _recipe(path: Path | None) -> Path | None:
 
 
 BaseOption = Annotated[
-    str | None, Option("--model", help="Directory, hub name (or NAME@REVISION). Default: the adapter's, or smollm2.")
+    str | None, Option("--model", help="Directory, NAME or NAME@REVISION. Default: the adapter's base, or smollm2.")
 ]
 AdapterOption = Annotated[str | None, Option("--adapter", help="Adapter directory or hub name (or NAME@REVISION).")]
 DeviceOption = Annotated[
@@ -269,7 +269,7 @@ def evaluate(
         int | None, Option(min=1, help="Cut each answer off after this many tokens. Default: gsm8k 512, math 2048.")
     ] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, help="Prompts per pass. Default: by task (benchmarks: 64 on a GPU, 8 on a CPU).")
+        int | None, Option(min=1, help="Prompts per forward pass. Default: by task (benchmarks: 64; on a CPU 8).")
     ] = None,
     texts: Annotated[
         list[str] | None,
@@ -367,7 +367,7 @@ def paper_set(
     nominal: Annotated[str, Option(help="Chat texts, named in the same way; diagnostic: our own sentences.")] = MAGPIE,
     count: Annotated[int, Option(min=1, help="Number of texts of each kind; the paper has 10000.")] = 10_000,
     numbers: Annotated[
-        int | None, Option(min=0, help="Least numbers in each kind's questions. Default: --count. 0: the paper's way.")
+        int | None, Option(min=0, help="Minimum count of numbers per kind of question. Default: --count; 0: none.")
     ] = None,
     seed: Annotated[int, Option(help="Seed that draws the texts.")] = 0,
 ) -> None:
@@ -385,7 +385,7 @@ def paper_set(
 def merge(
     adapter: Annotated[str, Argument(help="Adapter directory or hub name.")],
     out: Annotated[Path, Argument(help="Directory to write.")],
-    model: Annotated[str | None, Option(help="Base model (or NAME@REVISION). Default: the adapter's.")] = None,
+    model: Annotated[str | None, Option(help="Base model (or NAME@REVISION). Default: the adapter's base.")] = None,
     dtype: Annotated[str | None, Option(help="float32, bfloat16 or float16; default: the base model's.")] = None,
     max_shard_size: Annotated[str, Option(help="Maximum size of a weights file.")] = "5GB",
 ) -> None:

@@ -132,7 +132,7 @@ def with_header(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], by
 
 
 def other_names(name: str, extra: bool) -> Damage:
-    """A weight more, or one less, which PEFT would draw at random."""
+    """Add a weight to a file, or remove one, which PEFT would draw at random."""
 
     def damage(folder: Path) -> None:
         weights = load_file(folder / name)

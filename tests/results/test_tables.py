@@ -109,7 +109,7 @@ def test_a_wide_table_is_cut_into_blocks_and_loses_no_word(width: int) -> None:
 
 
 def judged() -> list[BenchmarkAnswer]:
-    """The same scores on GSM8K; MMLU only of `base`."""
+    """Make answers of two runs with equal scores on GSM8K; only `base` has answered MMLU."""
     answers = [
         BenchmarkAnswer(**each, task="gsm8k", id=i, prompt_hash=f"{i}", correct=bool(right))
         for each, i, right in runs()

@@ -107,7 +107,7 @@ def test_overrides(write: Write) -> None:
 
 
 def test_a_method_replaces_only_earlier_settings(write: Write) -> None:
-    """The file's layer, and what a comparison says for all its variants."""
+    """A method overrides the recipe file and the settings that a comparison gives to all variants, but no later one."""
     inherited = ["ani.layer=2", "ani.encoders=[magnitude]"]
     assert load_recipe(write(), ["method=xval"]).ani.layer == 0
     assert load_recipe(write(), inherited, ["method=fone"]).ani.encoders == ("fourier",)

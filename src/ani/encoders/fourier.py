@@ -126,8 +126,8 @@ class FourierNumberEncoder:
         return torch.cat((features, signs), 1) if self.sign == "feature" else features.contiguous()
 
     def _round(self, text: str) -> tuple[bool, str, bool]:
-        """Half-even to fraction_digits, on the digits as text: no exponent is ever written out in full. Returns if the
-        result is negative, the kept digits, highest first and zero-padded, and if no digit above them is cut off."""
+        """Round half-even to fraction_digits, on the digits as text: no exponent is written out in full. Return whether
+        the result is negative, the kept digits (highest first, zero-padded), and whether none above them is cut off."""
         sign, whole, fraction, exponent_sign, exponent = read_number(text).groups("")
         coefficient = (whole.replace(",", "") + fraction).lstrip("0")
         # Nineteen digits of an exponent already outdo the length of any text.

@@ -63,7 +63,7 @@ def test_every_template_is_used_and_its_calculation_found(drawn: dict[Split, lis
 
 
 def both_orders(expression: str) -> object:
-    """The same for both orders of each sum and product."""
+    """Return a form of an expression that does not depend on the order of its terms and factors."""
 
     def of(node: ast.expr) -> object:
         if isinstance(node, ast.BinOp):

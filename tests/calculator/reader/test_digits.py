@@ -1,4 +1,4 @@
-"""Numbers that are a value or its rounding."""
+"""Tests which written numbers count as a value or as its rounding."""
 
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from fractions import Fraction

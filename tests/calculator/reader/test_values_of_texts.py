@@ -17,7 +17,7 @@ BRACKETS = {False: ("({})", "[{}]", "(-{})"), True: ("({})", r"\left({}\right)",
 
 @st.composite
 def expressions(draw: st.DrawFn, tex: bool, depth: int = 3) -> tuple[str, str, bool]:
-    """A text, the same for Python, and whether it is whole, so that nothing around it can break it up."""
+    """Draw an expression as text, the same expression in Python, and whether it stays whole inside a larger one."""
     if not depth or draw(st.integers(0, 3)) == 0:
         number = draw(st.integers(0, 10**4) | st.decimals(0, 99, places=2).map(str))
         return (f"{number:,}" if isinstance(number, int) else number), f"Fraction('{number}')", True

@@ -1,4 +1,5 @@
-"""Tasks `gsm8k`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template"), `gsm8k-chat`."""
+"""Task `gsm8k`: word problems, 8-shot with chains of thought (paper, "GSM8K Evaluation Template"). Task `gsm8k-chat`:
+the same problems in a plain chat."""
 
 import re
 from typing import Any
@@ -40,13 +41,14 @@ class Gsm8k(Benchmark):
 
 
 class Gsm8kChat(Gsm8k):
-    """The same problems in a plain chat, without examples. Without a marker the last box counts, else the last number:
-    small models often forget the marker."""
+    """GSM8K's problems in a plain chat, without examples."""
 
     name = "gsm8k-chat"
 
     @staticmethod
     def judge(answer: str, output: str) -> dict[str, Any]:
+        """Return the facts of `Gsm8k.judge`. In an answer without a marker, as small models write, the last box counts,
+        else the last number."""
         found = Gsm8k.judge(answer, output)
         if found["marker"] is None and (numbers := find_numbers(boxed_answer(output) or output)):
             prediction = f"{numbers[-1].value:f}"

@@ -1,5 +1,5 @@
-"""Tasks `math`, competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template"), and
-`math-chat`."""
+"""Task `math`: competition problems, 4-shot with chains of thought (paper, "MATH Evaluation Template"). Task
+`math-chat`: the same problems in a plain chat."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -64,7 +64,7 @@ class Math(Benchmark):
 
 
 class MathChat(Math):
-    """The same problems in a plain chat, without examples."""
+    """MATH's problems in a plain chat, without examples."""
 
     name = "math-chat"
 
