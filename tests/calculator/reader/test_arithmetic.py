@@ -68,9 +68,9 @@ def test_an_answer_writes(text: str, digits: list[str | None]) -> None:
 @pytest.mark.parametrize(
     ("question", "answers"),
     [
-        ("What is 10 / 3, to one decimal place?", ["3.3"]), ("What is 10 / 3 to the nearest integer?", ["3", "3.00"]),
+        ("What is 10 / 3, to one decimal place?", ["3.3"]), ("What is 10 / 3 to the nearest integer?", ["3"]),
         ("What is 10 / 4 to 2 decimals?", ["2.5", "2.50"]), ("Round to one decimal. 2/3 =", ["0.7"]),
-        ("What is 1,234 * 1,001 to the nearest thousand?", ["1235000", "1,235,000.00"]),
+        ("What is 1,234 * 1,001 to the nearest thousand?", ["1235000", "1,235,000"]),
         ("What is $19 * 0.0825?", ["1.57"]), ("What is 10 dollars / 3, to the nearest cent?", ["3.33"]),
         ("What is $9 / $8?", ["1.125"]), ("Exactly, not to the nearest ten: 399 / 40 =", ["9.975"]),
         ("What is 1 / 8? Don't round to two decimals.", ["0.125"]),

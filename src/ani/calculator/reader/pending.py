@@ -39,7 +39,7 @@ from typing import NamedTuple, Self
 from ani.calculator.reader import VALUES
 from ani.calculator.reader.digits import WRITTEN, is_value, undecided, writing, written
 from ani.calculator.reader.exact import Exact
-from ani.calculator.reader.spelling import GROUPED, Spelling
+from ani.calculator.reader.spelling import DECIMALS, GROUPED, Spelling
 from ani.calculator.reader.value import WINDOW, Value
 from ani.calculator.reader.words import words
 from ani.numbers.signs import BLANKS, BOUNDARY
@@ -90,7 +90,8 @@ class Pending(NamedTuple):
 
     def spelling(self, text: str) -> Spelling:
         """The spelling of the value with what is written of it."""
-        return Spelling(self.value, bool(self.currency), GROUPED.search(self.text) is not None, self.places, text)
+        grouped, filled = (find.search(self.text) is not None for find in (GROUPED, DECIMALS))
+        return Spelling(self.value, bool(self.currency), grouped, self.places, text, filled)
 
 
 class _Item(NamedTuple):

@@ -7,9 +7,9 @@ Opening
     minus sign. A writer leaves all of it to the model.
 Number
     The digits of the exact decimal form. A value of which a text says how it is rounded ("to two decimals") has so
-    many places. An amount of money is rounded to cents. Two places may be filled with zeros (``16.00``, ``3.50``),
-    and zeros at the end may be left off. Thousands have commas where the calculation is written so, or where the
-    number already has one.
+    many places. An amount of money is rounded to cents. Zeros at the end may be left off (``$16.00``). Where the
+    calculation contains decimals, zeros may fill two places (``1.00 + 2.00 = 3.00``). Thousands have commas where the
+    calculation is written so, or where the number already has one.
 Endless numbers
     Where the digits go on for ever, each place after the point may have the digit or its rounding (half away from
     zero), and the model chooses where the number ends: from the second place on, at any place at which it is rounded
@@ -44,6 +44,8 @@ _COMMAS_OF = re.compile(r"\{,\}|,\\!|,")
 _NUMBER = re.compile(r"[0-9.]")
 GROUPED = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
 """Matches in a calculation whose result may have commas."""
+DECIMALS = re.compile(r"\.[0-9]")
+"""Matches in a calculation whose result may be filled with zeros."""
 
 
 def _openings(signs: tuple[str, ...]) -> frozenset[str]:
@@ -96,6 +98,7 @@ class Spelling(NamedTuple):
         places: Places after the point to which it is rounded, at least 1. None: the exact value, or as many places as
             the model writes.
         text: What is written of it.
+        filled: Whether zeros may fill two places.
     """
 
     value: Exact
@@ -103,6 +106,7 @@ class Spelling(NamedTuple):
     grouped: bool
     places: int | None = None
     text: str = ""
+    filled: bool = False
 
     @property
     def negative(self) -> bool:
@@ -116,7 +120,7 @@ class Spelling(NamedTuple):
         if opening not in (OPENINGS if first else _BEGUN)[self.negative]:
             return None
         money = self.money or (self.value.ends == 0 and opening.rstrip("-").endswith(_CURRENCIES[1:]))
-        found = continuation(self.value, money, self.grouped, self.places, number, count)
+        found = continuation(self.value, money, self.grouped, self.filled, self.places, number, count)
         if first or found is None:
             return found
         openings, whole = _further(opening, self.negative)
@@ -132,13 +136,16 @@ def _further(opening: str, negative: bool) -> tuple[frozenset[str], frozenset[st
 
 
 @lru_cache(maxsize=4096)
-def continuation(value: Exact, money: bool, grouped: bool, places: int | None, number: str, count: int) -> Next | None:
+def continuation(
+    value: Exact, money: bool, grouped: bool, filled: bool, places: int | None, number: str, count: int
+) -> Next | None:
     """Return the texts that may follow the beginning of a number.
 
     Args:
         value: The number.
         money: Whether it is written to cents.
         grouped: Whether its thousands may have commas.
+        filled: Whether zeros may fill two places.
         places: As in `Spelling`.
         number: What is written of it, without sign and opening.
         count: Characters of a text at most.
@@ -146,7 +153,7 @@ def continuation(value: Exact, money: bool, grouped: bool, places: int | None, n
     Returns:
         Texts of 1 to `count` characters; None if `number` is not a beginning of the value.
     """
-    for form, optional, endless in _forms(value, money, places, len(number) + count):
+    for form, optional, endless in _forms(value, money, filled, places, len(number) + count):
         found = [each for each in _written(form, number, grouped) if each.startswith(number)]
         if not found:
             continue
@@ -165,16 +172,16 @@ def continuation(value: Exact, money: bool, grouped: bool, places: int | None, n
     if value.ends is None and _is_rounded(value, number):
         return Next(may_end=True)
     if number[-1:] in (".", ","):  # the sentence's
-        before = continuation(value, money, grouped, places, number[:-1], count)
+        before = continuation(value, money, grouped, filled, places, number[:-1], count)
         return Next(may_end=True) if before and before.may_end else None
     return None
 
 
-def _forms(value: Exact, money: bool, places: int | None, length: int) -> Iterator[tuple[str, int, bool]]:
+def _forms(value: Exact, money: bool, filled: bool, places: int | None, length: int) -> Iterator[tuple[str, int, bool]]:
     """The decimal forms of a number without its sign, the preferred one first; how many characters at the end may be
     left off; whether they go on for ever."""
-    if places is not None or (value.ends is not None and value.ends <= 2):
-        form = value.rounded(2 if places is None else places).removeprefix("-")
+    if places is not None or value.ends == 0 or (filled and value.ends in (1, 2)):
+        form = value.rounded(2 * (money or filled) if places is None else places).removeprefix("-")
         cents = money and places is None and value.ends == 1  # $7.50 keeps its zero
         zeros = "." in form and value.ends is not None and value.ends <= (places or 2) and not cents
         yield form, len(form) - len(form.rstrip("0").rstrip(".")) if zeros else 0, False
