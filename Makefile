@@ -43,7 +43,7 @@ stress: $(READY)
 	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(READY): pyproject.toml constraints.txt requirements-assets.txt requirements-vllm.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ani needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ani needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@echo "installing into $(VENV), some two to four minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
