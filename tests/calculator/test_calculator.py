@@ -12,6 +12,7 @@ from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, Pre
 
 import ani
 from ani import Calculator, InputError
+from ani.calculator import commands
 from ani.calculator import fit as fit_module
 from ani.calculator.calculator import CONFIG_FILE, WEIGHTS_FILE, CalculatorConfig, shape_of
 from ani.calculator.gate import GateStates
@@ -25,6 +26,7 @@ from ani.numbers import NumberScanner, find_numbers
 from ani.numbers.signs import BOUNDARY
 from ani.training import fitting
 from tests import tokenizers
+from tests.refusals import refused
 from tests.tiny import pair, tiny
 
 LAYERS, CONTEXT = [1, 3], [0, 2]
@@ -300,6 +302,17 @@ def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.Monke
     assert [json.loads(line)[0] for line in answers.splitlines()] == [path] * 22
     Calculator.fit(model, tokenizer, answers=file, asked=20, unasked=20, sentences=20)
     assert file.read_text() == answers  # none is asked again
+
+
+def test_fit_with_a_backend_that_is_named_does_not_take_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unable(*_: Any) -> None:
+        raise InputError("vLLM can't serve it")
+
+    monkeypatch.setattr(fit_module, "answer_by_vllm", unable)
+    refused(lambda: commands.fit(tmp_path / "out", "a model", backend="vllm"), "vLLM can't serve it")
+    assert not list(tmp_path.iterdir())
 
 
 def test_hooks_go_with_the_calculator() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from typer import Argument, Option
@@ -28,9 +28,13 @@ def fit(
     unasked: Annotated[int, Option(min=1, help="Number of chats that ask for none; the model answers them.")] = 2000,
     sentences: Annotated[int, Option(min=0, help="Number of sentences that end at an equals sign.")] = 1000,
     seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
+    backend: Annotated[
+        Literal["auto", "transformers", "vllm"],
+        Option(help="Writes the model's answers. auto: vllm, if it is installed, uses a GPU and can serve the model."),
+    ] = "auto",
 ) -> None:
-    """Fit a calculator's gate to a model, which is not trained. The model answers chats first, by vLLM where it is
-    installed and uses a GPU. The next run continues a killed one with these answers."""
+    """Fit a calculator's gate to a model, which is not trained. The model answers chats first. The next run continues a
+    killed one with these answers."""
     from ani.calculator.calculator import CONFIG_FILE, Calculator
     from ani.calculator.fit import answer_by_vllm
     from ani.errors import InputError
@@ -40,10 +44,12 @@ def fit(
 
     check_replaceable(out, "calculator", (out / CONFIG_FILE).is_file())
     answers = out.with_name(f"{out.name}.answers.jsonl")
-    if vllm_serves_on_gpu():
+    if backend == "vllm" or (backend == "auto" and vllm_serves_on_gpu()):
         try:
             answer_by_vllm(model, unasked, seed, answers)
         except InputError as error:
+            if backend == "vllm":
+                raise
             console.print(f"transformers answers the chats, because {error}", markup=False)
     settings = {"asked": asked, "unasked": unasked, "sentences": sentences, "seed": seed}
     found = Calculator.fit(load_model(model), load_tokenizer(model), answers=answers, console=console, **settings)
