@@ -134,7 +134,7 @@ class _KeepsStates(_ReadLayer):
     """Keeps the hidden states that come in, for a gate."""
 
     kept_states: torch.Tensor
-    """In the model's dtype, (tokens of a step, d_model)."""
+    """Hidden states, (tokens of a step, d_model), in the model's dtype."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Keep the states, then call the layer."""
@@ -151,7 +151,7 @@ class _KeepsMeanValues(nn.Module):
     """
 
     kept_values: torch.Tensor
-    """In the model's dtype, (tokens of a step, all value heads together)."""
+    """Mean values, (tokens of a step, all value heads together), in the model's dtype."""
     head_size: int
     num_kv_heads: int
 
@@ -225,7 +225,7 @@ class _InjectionLayer(_ReadLayer):
     ani_sampled: torch.Tensor
     """Tokens of a step whose incoming states are kept in `ani_samples`, for `check_start`; 0 in all later steps."""
     ani_samples: torch.Tensor
-    """In the model's dtype, (samples, d_model)."""
+    """Hidden states, (samples, d_model), in the model's dtype."""
 
     def write(self, positions: Ids, features: Features) -> None:
         """Write the numbers of the coming step: indices of their tokens, int64 (N,), and φ, float32 (N, d_fourier)."""
