@@ -329,44 +329,41 @@ def commanded(path: Path, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+def started_training(folder: Path, variant: str, process: subprocess.Popen[str]) -> psutil.Process:
+    """The process of a run, once it trains."""
+    while not [*folder.glob(f"runs/{variant}/*/training/recipe.yaml")]:
+        assert process.poll() is None
+        time.sleep(0.1)
+    return psutil.Process(process.pid).children()[0]
+
+
+ENDLESS = ["training.steps=100000", "training.save_every=100000"]
+
+
 def test_runs_in_processes_of_their_own_are_those_of_this_one(write: Write, finished: Path, tmp_path: Path) -> None:
-    """One of them fails: the others go on, and the exit code says so."""
+    """One of them fails, and one is killed: the others go on, and the exit code says so."""
     bad = write_lines(tmp_path / "bad.jsonl", {"prompt": "12"})  # is read when its turn comes
-    variants = {"bad": [f"data=[{{kind: jsonl, path: {bad}}}]"], "early": ["ani.layer=1"]}
-    path = write(**{**SMALL, "variants": variants}, output=str(tmp_path / "two"))
-    process = commanded(path)
+    variants = {"bad": [f"data=[{{kind: jsonl, path: {bad}}}]"], "killed": ENDLESS, "early": ["ani.layer=1"]}
+    process = commanded(write(**{**SMALL, "variants": variants}, output=str(tmp_path / "two")))
+    started_training(tmp_path / "two", "killed", process).kill()
     out, error = process.communicate()
     assert process.returncode == 1, error
-    assert "bad.jsonl, line 1: no 'completion'" in error and "bad, seed 0 failed" in error
+    assert "bad.jsonl, line 1: no 'completion'" in error and "killed, seed 0 was ended by signal 9" in error
+    assert "bad, seed 0, killed, seed 0 failed" in error
     assert "gates, texts, early, seed 0" in out
     for name in ("arithmetic.jsonl", "gates.jsonl", "language.jsonl"):
         own = [each for each in read(finished / "results" / name) if (each["run"], each["seed"]) == ("early", 0)]
         assert own and read(tmp_path / "two" / name) == own
 
 
-def started_training(folder: Path, process: subprocess.Popen[str]) -> psutil.Process:
-    """The process of the first run, once it trains."""
-    while not [*folder.glob("results/runs/early/*/training/recipe.yaml")]:
-        assert process.poll() is None
-        time.sleep(0.1)
-    return psutil.Process(process.pid).children()[0]
-
-
 def test_the_process_of_a_run_ends_with_the_command(write: Write, tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("needs /proc: only Linux signals a process whose parent was killed")
-    process = commanded(write(**SMALL, overrides=["training.steps=100000", "training.save_every=100000"]))
-    own = started_training(tmp_path, process)
+    process = commanded(write(**SMALL, overrides=ENDLESS))
+    own = started_training(tmp_path / "results", "early", process)
     process.kill()
     process.communicate()
     own.wait(60)
-
-
-def test_a_run_whose_process_is_killed_is_named(write: Write, tmp_path: Path) -> None:
-    process = commanded(write(**SMALL, overrides=["training.steps=100000", "training.save_every=100000"]))
-    started_training(tmp_path, process).kill()
-    _, error = process.communicate()
-    assert process.returncode == 1 and "early, seed 0" in error and "signal 9" in error
 
 
 if deep():

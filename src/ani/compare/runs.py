@@ -132,7 +132,7 @@ def run_command(arguments: Sequence[str], name: str, plan: Plan) -> list[str]:
 
 
 def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
-    """The exit code of a run's process; raises ChildProcessError if it was killed, SystemExit if it was interrupted."""
+    """The exit code of a run's process, below 0 if it was killed; raises SystemExit if it was interrupted."""
     try:
         code = process.wait()
     except BaseException:
@@ -140,7 +140,7 @@ def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
         process.wait()
         raise
     if code < 0:
-        raise ChildProcessError(f"the process of {name} was ended by signal {-code}, perhaps because memory ran out")
+        sys.stderr.write(f"error: the process of {name} was ended by signal {-code}, perhaps as memory ran out\n")
     if code >= 128:
         raise SystemExit(code)
     return code
