@@ -296,7 +296,7 @@ def test_fit_takes_the_answers_of_vllm(tmp_path: Path, monkeypatch: pytest.Monke
         each.save_pretrained(path)
     model, tokenizer = load_model(path), load_tokenizer(path)
     monkeypatch.setattr(fitting, "LEAST_STEPS", 50)
-    monkeypatch.setattr(fit_module, "VllmEngine", lambda name: TransformersEngine(model, tokenizer))
+    monkeypatch.setattr(fit_module, "VllmEngine", lambda name, settings: TransformersEngine(model, tokenizer))
     fit_module._answer_by_vllm(path, 20, 0, file)
     answers = file.read_text()
     assert [json.loads(line)[0] for line in answers.splitlines()] == [path] * 22

@@ -27,7 +27,7 @@ from ani.calculator.rows import RowReader
 from ani.calculator.writer import Writer
 from ani.data.split import Split
 from ani.errors import InputError
-from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine
+from ani.evaluation.engines import Engine, TransformersEngine, VllmEngine, VllmSettings, vllm_serves_on_gpu
 from ani.injection.model_parts import base_model, decoder_layers
 from ani.models import evaluating, lasting_name, model_source
 from ani.terminal import SILENT, counting
@@ -224,7 +224,9 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
 
 
 def _answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
-    engine, name = VllmEngine(model), lasting_name(model_source(model)) or model
+    # On a CPU its share is of the machine's memory, most of which is seldom free.
+    settings = VllmSettings(gpu_memory_utilization=None if vllm_serves_on_gpu() else 0.5)
+    engine, name = VllmEngine(model, settings=settings), lasting_name(model_source(model)) or model
     counts: dict[Split, int] = {"train": unasked, "test": unasked // TEST_PART}
     for split, count in counts.items():
         _answered(unasked_chats(count, split=split, seed=seed), engine, name, file, terminal.console)
