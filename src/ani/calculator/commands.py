@@ -30,7 +30,10 @@ def fit(
     seed: Annotated[int, Option(help="Seed of the texts and of the fit.")] = 0,
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
-        Option(help="Writes the model's answers. auto: vllm, if it is installed, uses a GPU and can serve the model."),
+        Option(
+            help="Backend that writes the model's answers. auto: vllm, if it is installed, uses a GPU and can serve the "
+            "model; else transformers."
+        ),
     ] = "auto",
 ) -> None:
     """Fit a calculator's gate to a model, which is not trained. The model answers chats first. The next run continues a

@@ -224,7 +224,7 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
 
 
 def _answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
-    # On a CPU its share is of the machine's memory, most of which is seldom free.
+    # On a CPU vLLM reserves a share of the machine's memory; its default, 92%, is seldom free.
     settings = VllmSettings(gpu_memory_utilization=None if vllm_serves_on_gpu() else 0.5)
     engine, name = VllmEngine(model, settings=settings), lasting_name(model_source(model)) or model
     counts: dict[Split, int] = {"train": unasked, "test": unasked // TEST_PART}

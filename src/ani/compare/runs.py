@@ -140,7 +140,8 @@ def _ended(process: "subprocess.Popen[bytes]", name: str) -> int:
         process.wait()
         raise
     if code < 0:
-        sys.stderr.write(f"error: the process of {name} was ended by signal {-code}, perhaps as memory ran out\n")
+        reason = f"was ended by signal {-code}, perhaps because memory ran out"
+        sys.stderr.write(f"error: the process of {name} {reason}\n")
     if code >= 128:
         raise SystemExit(code)
     return code
