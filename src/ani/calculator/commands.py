@@ -31,8 +31,8 @@ def fit(
     backend: Annotated[
         Literal["auto", "transformers", "vllm"],
         Option(
-            help="Backend that writes the model's answers. auto: vllm, if it is installed, uses a GPU and can serve the "
-            "model; else transformers."
+            help="Backend that writes the model's answers. auto: vllm, if it is installed, uses a GPU and can serve "
+            "the model; else transformers."
         ),
     ] = "auto",
 ) -> None:
