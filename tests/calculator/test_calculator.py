@@ -3,6 +3,7 @@
 import json
 import re
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
@@ -136,6 +137,22 @@ def test_after_a_value_no_token_goes_on_with_the_number(name: str) -> None:
         allowed = {piece for piece, token in pieces.items() if not scores[token].isneginf()}
         assert [piece for piece in going_on if piece in allowed] == []
         assert {".", ",", ")", "\n", "es", " =", "**", "**\n", " xy", "/m", "-year"} & pieces.keys() <= allowed
+
+
+def test_a_backslash_that_opens_no_number_is_left_to_the_model() -> None:
+    r"""`9 / 36 = \` may go on with `frac{1}{4}`, which is no spelling of 0.25; it was once forced to `boxed{$0.25}`."""
+    tokenizer = tokenizers.ALL["llama3"]()
+    vocabulary, scanner = tokenizer.get_vocab(), NumberScanner(tokenizer)
+    pieces = {scanner.pieces([token])[0][0]: token for token in vocabulary.values()}
+    writer, value = Writer(scanner, vocabulary), ani.calculator.Exact.of(Fraction(9, 36))
+    for text in (" \\", " \\boxed{\\"):
+        for name in ("frac", "(", "$"):
+            scores = torch.zeros(max(vocabulary.values()) + 1)
+            scores[pieces[name]] = 1
+            writer.mask(Spelling(value, False, False, text=text), scores)
+            opens = name == "$" or (name == "(" and text == " \\")
+            assert bool(scores[pieces["frac"]].isneginf()) == opens
+            assert not scores[pieces[name]].isneginf()
 
 
 def test_a_closed_gate_changes_nothing() -> None:

@@ -219,7 +219,7 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
     Raises:
         InputError: vLLM can't serve the model on this machine.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=terminal.only_ours) as pool:
         pool.submit(_answer_by_vllm, model, unasked, seed, file).result()
 
 

@@ -88,12 +88,15 @@ class Writer:
 
         Args:
             spelling: What is written so far.
-            scores: Of one row, shape (vocabulary,). They stay as they are where none of the allowed tokens has a score.
+            scores: Of one row, shape (vocabulary,). They stay as they are where none of the allowed tokens has a score,
+                and after a backslash with which the model opens no number.
         """
         rule = self._rule(spelling)
-        tokens = rule.tokens.to(scores.device)
-        if rule.openings is not None and bool((rule.openings == scores.argmax().cpu()).any()):
+        tokens, most_likely = rule.tokens.to(scores.device), scores.argmax().cpu()
+        if rule.openings is not None and bool((rule.openings == most_likely).any()):
             tokens = torch.cat([tokens, rule.openings.to(scores.device)])
+        elif spelling.text.endswith("\\") and not bool((rule.tokens == most_likely).any()):
+            return  # the backslash doesn't open the number: it begins another macro, such as \frac
         if not rule.allowed:
             scores[tokens] = -torch.inf
         elif (chosen := scores[tokens]).isfinite().any():
