@@ -155,6 +155,49 @@ def test_a_backslash_that_opens_no_number_is_left_to_the_model() -> None:
             assert not scores[pieces[name]].isneginf()
 
 
+@pytest.mark.parametrize("name", ["llama3", "mistral"])
+def test_after_a_value_no_macro_goes_on_with_the_calculation(name: str) -> None:
+    tokenizer = tokenizers.ALL[name]()
+    vocabulary, scanner = tokenizer.get_vocab(), NumberScanner(tokenizer)
+    pieces = {scanner.pieces([token])[0][0]: token for token in vocabulary.values()}
+    writer = Writer(scanner, vocabulary)
+    for text in ("9\\", "9 \\"):
+        scores = torch.zeros(max(vocabulary.values()) + 1)
+        writer.mask(Spelling(ani.calculator.Exact.of(9), False, False, text=text), scores)
+        allowed = {piece for piece, token in pieces.items() if not scores[token].isneginf()}
+        assert not {"times", "div", "frac"} & allowed
+        assert {")", "]", "text", "quad"} & pieces.keys() <= allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("3 + 4 = ", True),
+        ("3 + 4 = \\boxed{", True),
+        ("3 + 4 = \\text{", True),
+        ("3 + 4 = \\(", True),
+        ("3 + 4 \\approx ", True),
+        ("\\frac{3}{4} = ", True),
+        ("\\{3 + 4 = ", True),
+        ("\\text{Sum} = \\$", True),
+        ("3 + 4 = \\", False),
+        ("3 + 4 = \\boxed", False),
+        ("3 + 4 = \\frac", False),
+        ("3 + 4 = \\frac ", False),
+        ("3 + 4 = \\frac{", False),
+        ("3 + 4 = \\frac{\\text{a}}{", False),
+        ("3 + 4 = 2 \\cdot ", False),
+        ("3 + 4 = 2^{", False),
+    ],
+)
+def test_no_value_begins_within_a_macro(text: str, begins: bool) -> None:
+    tokenizer = tokenizers.ALL["llama3"]()
+    writer = Writer(NumberScanner(tokenizer), tokenizer.get_vocab())
+    pending = PendingReader().feed(["3 + 4 ="])[0]
+    assert pending is not None
+    assert (writer.begin(pending, text) is not None) == begins
+
+
 def test_a_closed_gate_changes_nothing() -> None:
     model, tokenizer = pair("llama")
     rows = padded(tokenizer, ["What is 12 + 34?\n", "3 * 4 ="])

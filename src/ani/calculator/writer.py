@@ -16,9 +16,15 @@ from ani.numbers import NumberScanner
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
 _GOES_ON = re.compile(
     r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)"
-    r"| ?(?:[-+−–×·⋅÷/^](?![A-Za-z])|\*(?!\*)|x\d*\Z)"
+    r"| ?(?:[-+−–×·⋅÷/^](?![A-Za-z])|\*(?!\*)|x\d*\Z|\\(?:times|cdot|div|[dt]?frac))"
 )
 """Matches the text of a token that would make a number of another value, or an operand (`/month` does not)."""
+_OPERATOR = re.compile(r"times|cdot|div|[dt]?frac")
+"""The same after a backslash."""
+_NO_NUMBER = re.compile(r"\\(?!(?:approx|q?quad|implies|Rightarrow|rightarrow|to)\b)[A-Za-z]* *\Z")
+"""Matches a text that ends with a TeX macro whose name or argument would follow."""
+_ARGUMENT = re.compile(r"(?:\\(?!(?:boxed|text|textbf|mathbf|mathrm)\{)[A-Za-z]+|[}^_])\{\Z")
+"""Matches a text that ends where the argument of a TeX macro, a power or an index begins."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -45,6 +51,7 @@ class Writer:
     def __init__(self, scanner: NumberScanner, vocabulary: Mapping[str, int]) -> None:
         self._tokens: dict[str, list[int]] = defaultdict(list)
         self._goes_on: dict[int, str] = {}
+        operators: list[int] = []
         for name, token in vocabulary.items():
             (piece,), begun = scanner.pieces([token])
             if begun:
@@ -53,7 +60,10 @@ class Writer:
                 self._tokens[piece].append(token)
             if _GOES_ON.match(piece):
                 self._goes_on[token] = piece
+            if _OPERATOR.match(piece):
+                operators.append(token)
         self._longest = max(len(piece) for piece in self._tokens if any(map(str.isdigit, piece)))
+        self._operators = _ids(operators)
         self._rule = lru_cache(maxsize=4096)(self._new_rule)
 
     def begun(self, rows: Mapping[int, Row], logits: Callable[[list[int]], Sequence[float]]) -> dict[int, Row]:
@@ -79,6 +89,8 @@ class Writer:
             text: The end of the text.
         """
         digits = any(character.isdigit() or character == "." for character in pending.written)
+        if _within_macro(text.removesuffix(pending.written)):
+            return None
         spelling = pending.spelling("")
         spelling = spelling._replace(text=pending.written if digits else opening_at(text, spelling.negative))
         return spelling if spelling.next(1) else None
@@ -95,7 +107,7 @@ class Writer:
         tokens, most_likely = rule.tokens.to(scores.device), scores.argmax().cpu()
         if rule.openings is not None and bool((rule.openings == most_likely).any()):
             tokens = torch.cat([tokens, rule.openings.to(scores.device)])
-        elif spelling.text.endswith("\\") and not bool((rule.tokens == most_likely).any()):
+        elif rule.allowed and spelling.text.endswith("\\") and not bool((rule.tokens == most_likely).any()):
             return  # the backslash doesn't open the number: it begins another macro, such as \frac
         if not rule.allowed:
             scores[tokens] = -torch.inf
@@ -106,6 +118,8 @@ class Writer:
     def _new_rule(self, spelling: Spelling) -> Rule:
         following = spelling.next(self._longest)
         assert following is not None
+        if following.may_end and spelling.text.endswith("\\"):
+            return Rule(self._operators, allowed=False)
         if following.may_end:
             return Rule(_ids(i for i, piece in self._goes_on.items() if piece not in following.digits), allowed=False)
         texts = {*following.openings, *(whole + digits for whole in following.whole for digits in following.digits)}
@@ -115,6 +129,19 @@ class Writer:
 
     def _ids_of(self, texts: Iterable[str]) -> torch.Tensor:
         return _ids(token for text in texts for token in self._tokens.get(text, ()))
+
+
+def _within_macro(text: str) -> bool:
+    """Return whether a text ends within a TeX macro, a power or an index that is no opening, as after `\\frac{1}{`."""
+    text = re.sub(r"\\[{}]", "", text)
+    if _NO_NUMBER.search(text):
+        return True
+    depth = 0
+    for place in reversed(range(len(text))):
+        depth += (text[place] == "}") - (text[place] == "{")
+        if depth < 0:
+            return _ARGUMENT.search(text[: place + 1]) is not None
+    return False
 
 
 def _ids(tokens: Iterable[int]) -> torch.Tensor:

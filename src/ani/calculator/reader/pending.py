@@ -18,8 +18,9 @@ One of several values is pending
        follow yet: ``3 + 4 = 5 + 2 = 7``. When the value of a sign is written, the values of all earlier signs end.
     2. the first that is asked, since answers follow the order of the questions. A message that asks removes the values
        that earlier messages asked for, and so does the end of the second message after them: the first one answers,
-       the second one is the next turn's question. When a message ends, its signs' values count as asked, if no number
-       follows the sign: ``3 + 4 =`` may be all that a user writes. A role's name between special tokens is no message.
+       the second one is the next turn's question. When a message ends, its signs' values count as asked, if neither a
+       number nor an unknown (``x + 2``) follows the sign: ``3 + 4 =`` may be all that a user writes. A role's name
+       between special tokens is no message.
 A value is written
     when a number that equals it or rounds it (`digits.py`) is complete, which only a later character shows. The number
     begins after the place where the value became known. One number writes every pending value that it equals: the 7 of
@@ -49,7 +50,9 @@ MEMORY = 512
 MAX_ASKED = 32
 """Values of one message that are pending together at most: the first ones of questions, the last ones of signs."""
 
-_DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\boxed\{{){{0,12}}")
+_DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\(?:boxed|[dt]?frac)\{{){{0,12}}")
+_UNKNOWN = re.compile(rf"[{BLANKS}$(\[\\]*[A-Za-z] ?[-+−*/×·÷^]")
+"""Matches after the sign of an equation with an unknown: `3 + 4 = x + 2` asks for another value than 7."""
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]+\Z")
 
 
@@ -234,14 +237,14 @@ class PendingReader:
                     pending = pending if places is None else pending.rounded(places)
                     item = _Item(pending, place, self._tokens, self._messages)
                     if kind is _Kind.SIGN:
-                        self._signs = [*self._unanswered(), item][-MAX_ASKED:]
+                        self._signs = [*self._unanswered(place), item][-MAX_ASKED:]
                     else:
                         self._ask([item])
                 break
         if kind is _Kind.LINE:
-            self._signs = self._unanswered()
+            self._signs = self._unanswered(self._origin + end)
         elif kind is _Kind.MESSAGE:
-            self._ask(self._unanswered())
+            self._ask(self._unanswered(self._origin + end))
             self._signs = []
             if (places := words().places(message)) is not None:
                 self._asked = [self._rounded(item, places) for item in self._asked]
@@ -255,9 +258,14 @@ class PendingReader:
             return item
         return item._replace(pending=item.pending.rounded(places))
 
-    def _unanswered(self) -> list[_Item]:
-        """The values of this message's signs that no number follows."""
-        return [item for item in self._signs if not item.answered]
+    def _unanswered(self, end: int) -> list[_Item]:
+        """The values of this message's signs that no number and no unknown follows, up to a place."""
+
+        def unknown(item: _Item) -> bool:
+            near = end - item.place <= WINDOW  # what was before may be kept no more
+            return near and _UNKNOWN.match(self._text, item.place - self._origin, end - self._origin) is not None
+
+        return [item for item in self._signs if not item.answered and not unknown(item)]
 
     def _ask(self, items: list[_Item]) -> None:
         """Record values that this message asks for."""

@@ -42,6 +42,8 @@ _CURRENCIES = ("", "\\$", "$", "€", "£", "¥", "₹")
 _COMMAS = (",", "{,}", ",\\!")
 _COMMAS_OF = re.compile(r"\{,\}|,\\!|,")
 _NUMBER = re.compile(r"[0-9.]")
+_AFTER = re.compile(r"(?:[.,]| ?\\)\Z")
+"""Matches what follows a number and may belong to it: a full stop or comma, or the backslash of an operator."""
 GROUPED = re.compile(r"[0-9],[0-9]{3}(?![0-9])")
 """Matches in a calculation whose result may have commas."""
 DECIMALS = re.compile(r"\.[0-9]")
@@ -171,8 +173,8 @@ def continuation(
         return Next(digits=frozenset(text for text in texts if len(text) <= count), may_end=may_end)
     if value.ends is None and _is_rounded(value, number):
         return Next(may_end=True)
-    if number[-1:] in (".", ","):  # the sentence's
-        before = continuation(value, money, grouped, filled, places, number[:-1], count)
+    if after := _AFTER.search(number):
+        before = continuation(value, money, grouped, filled, places, number[: after.start()], count)
         return Next(may_end=True) if before and before.may_end else None
     return None
 
