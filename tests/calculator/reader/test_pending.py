@@ -126,6 +126,7 @@ def shown(text: str, **options: list[str]) -> list[str]:
         ("[7/1]:= x + 2\0^", [""]),  # an equation asks for x
         ("[7/1]:= x\0^", ["7"]),
         (r"[7/1]:= \frac{4}{x - 5}^" "\n^", ["7", ""]),  # a number follows the sign
+        (r"[7/1]:= \left(\frac{1}{8} x\right)^" "\n^", ["7", ""]),
         ("[7/1] [/INST]^", [""]),
         ("BANSA:[7/1]XA:^", [""]),  # no mark within a word
     ],

@@ -1,7 +1,7 @@
-"""Tasks `gsm8k-chat` and `math-chat`: the question alone, judged as in `gsm8k` and `math`."""
+"""Tasks `gsm8k-chat` and `math-chat`: the question alone, and an answer without a marker or box counts, too."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -35,3 +35,12 @@ def test_without_a_marker_the_last_box_or_number_of_a_plain_chat_counts() -> Non
         assert judge.judge("5", text)["correct"], text
         assert not judge.judge("4", text)["correct"], text
     assert judge.judge("5", "Five.")["prediction"] is None
+
+
+def test_without_a_box_the_last_number_of_a_plain_chat_counts() -> None:
+    chat, shots = (TASKS[name] for name in ("math-chat", "math"))
+    judge: Any = chat
+    assert judge.judge(r"\frac{1}{2}", "0.5")["correct"] and judge.judge("-1", "It is 7 - 8 = -1.")["correct"]
+    assert not judge.judge("7", r"\boxed{5} or 7")["correct"]
+    assert judge.judge("7", "Seven.") == {"prediction": None, "correct": False}
+    assert not cast(Any, shots).judge("7", "7")["correct"]

@@ -50,7 +50,7 @@ MEMORY = 512
 MAX_ASKED = 32
 """Values of one message that are pending together at most: the first ones of questions, the last ones of signs."""
 
-_DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\[$(\[]|\\(?:boxed|[dt]?frac)\{{){{0,12}}")
+_DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\(?:[$(\[]|left|(?:boxed|[dt]?frac)\{{)){{0,12}}")
 _UNKNOWN = re.compile(rf"[{BLANKS}$(\[\\]*[A-Za-z] ?[-+−*/×·÷^]")
 """Matches after the sign of an equation with an unknown: `3 + 4 = x + 2` asks for another value than 7."""
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]+\Z")

@@ -27,6 +27,7 @@ from ani.data.records import hub_errors, hub_records, names_file
 from ani.errors import InputError
 from ani.evaluation.engines import Engine, longest_text
 from ani.evaluation.task import Answers, Pairs, Scored, accuracies, changes, facts_of, gains
+from ani.numbers import find_numbers
 from ani.results.records import Integer
 from ani.results.scores import ONE_MODEL, Answer, differences, grouped, scores
 from ani.results.statistics import grouped_share, share_facts
@@ -345,6 +346,12 @@ def boxed_answer(text: str) -> str | None:
         elif opened and (start := opened.pop()) in boxes and (last is None or start > last[0]):
             last = (start, place)
     return None if last is None else text[last[0] + 1 : last[1]].strip()
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of a text, as plain digits, or None."""
+    numbers = find_numbers(text)
+    return f"{numbers[-1].value:f}" if numbers else None
 
 
 def equivalent(gold: str, answer: str) -> bool:

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from ani.errors import InputError
-from ani.evaluation.tasks.benchmarks import Benchmark, Row, boxed_answer, equivalent, text_of
+from ani.evaluation.tasks.benchmarks import Benchmark, Row, boxed_answer, equivalent, last_number, text_of
 from ani.numbers import find_numbers
 
 GSM8K = [("openai/gsm8k", "main")]
@@ -50,8 +50,7 @@ class Gsm8kChat(Gsm8k):
         """Return the facts of `Gsm8k.judge`. In an answer without a marker, as small models write, the last box counts,
         else the last number."""
         found = Gsm8k.judge(answer, output)
-        if found["marker"] is None and (numbers := find_numbers(boxed_answer(output) or output)):
-            prediction = f"{numbers[-1].value:f}"
+        if found["marker"] is None and (prediction := last_number(boxed_answer(output) or output)):
             found |= {"prediction": prediction, "correct": equivalent(answer, prediction)}
         return found
 

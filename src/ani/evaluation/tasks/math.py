@@ -17,6 +17,7 @@ from ani.evaluation.tasks.benchmarks import (
     Row,
     boxed_answer,
     equivalent,
+    last_number,
     same_text,
     text_of,
 )
@@ -67,6 +68,14 @@ class MathChat(Math):
     """MATH's problems in a plain chat, without examples."""
 
     name = "math-chat"
+
+    @staticmethod
+    def judge(answer: str, output: str) -> dict[str, Any]:
+        """Return the facts of `Math.judge`. In an answer without a box the last number counts."""
+        found = Math.judge(answer, output)
+        if found["prediction"] is None and (prediction := last_number(output)):
+            found = {"prediction": prediction, "correct": equivalent(answer, prediction)}
+        return found
 
 
 read, results = Math.read, Math.results  # named by math.yaml
