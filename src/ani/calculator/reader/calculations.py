@@ -67,9 +67,9 @@ operand and directly follow the last one; any other word, digit, letter or curre
 An expression that an equals sign follows may begin at the start of the text; after a line break, unless the line before
 ends in an operator, or in an operand where a sign follows, and is not the line in which a chat template names who
 speaks; after a relation, an opening bracket, a comma or full stop with a blank, a quotation mark, a colon but after a
-digit; where TeX's mathematics begins, unless an operator precedes; after a label, bold type or a bullet that begins a
-line; after a word of ``before`` or a form of one of ``verbs``. A sign at the beginning needs more, as ``apples -3 + 4``
-may be a difference.
+digit; where TeX's mathematics begins, unless an operator precedes that is no bullet; after a label, bold type or a
+bullet that begins a line; after a word of ``before`` or a form of one of ``verbs``. A sign at the beginning needs more,
+as ``apples -3 + 4`` may be a difference.
 
 A list in words begins with its words (``the sum of``), or with what precedes them in the same expression. Of a chain
 (``3 + 4 = 7 * 2 =``) the last link is meant, in an open bracket what is in it.
@@ -133,6 +133,8 @@ _LAST_WORDS = re.compile(rf"(?:(?P<first>{WORD}){BLANK}+)?(?<![\\\w])(?P<last>{W
 _OPERAND_ENDS = (*"0123456789)]}%°",)
 _OPERAND_END = re.compile(r"[\w)\]}%°!$]\Z")
 _LABEL = re.compile(rf"(?:^|[\n\r{BOUNDARY}])\s*(?:[•*>]|#+|[0-9a-z]{{1,2}}\))\Z")
+_BULLET = re.compile(rf"[\n\r{BOUNDARY}]{BLANK}*[-*+]{BLANK}+\Z")
+"""Matches a bullet before TeX's mathematics, which may also be a sign elsewhere."""
 _SEPARATE = re.compile(
     rf"""(?:[(\[{{（=<>≈≤≥≠→⇒;：，。]
     |(?<![0-9])["'“‘`]
@@ -248,7 +250,8 @@ def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
     if signed and text[first.end] in BLANKS and before[-1:] not in tuple("=&([{<>"):
         return False  # a bullet
     if match := _MATH_BEGIN.search(before):
-        return not _OPERATOR_END.search(before[: match.start()].rstrip(BLANKS + "$"))
+        outside = before[: match.start()]
+        return _BULLET.search(outside) is not None or not _OPERATOR_END.search(outside.rstrip(BLANKS + "$"))
     if label := _LABEL.search(before) if gap else None:
         before = before[: label.start() + 1]
     if match := _LINE_END.search(before):
