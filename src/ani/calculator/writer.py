@@ -20,11 +20,11 @@ _GOES_ON = re.compile(
 )
 """Matches the text of a token that would make a number of another value, or an operand (`/month` does not)."""
 _OPERATOR = re.compile(r"times|cdot|div|[dt]?frac")
-"""The same after a backslash."""
+"""Matches the text of such a token after a backslash."""
 _NO_NUMBER = re.compile(r"\\(?!(?:approx|q?quad|implies|Rightarrow|rightarrow|to)\b)[A-Za-z]* *\Z")
-"""Matches a text that ends with a TeX macro whose name or argument would follow."""
+"""Matches a text that the name or the argument of a TeX macro would follow."""
 _ARGUMENT = re.compile(r"(?:\\(?!(?:boxed|text|textbf|mathbf|mathrm)\{)[A-Za-z]+|[}^_])\{\Z")
-"""Matches a text that ends where the argument of a TeX macro, a power or an index begins."""
+"""Matches a text up to the beginning of the argument of a TeX macro, a power or an index."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -88,9 +88,9 @@ class Writer:
             pending: The value.
             text: The end of the text.
         """
-        digits = any(character.isdigit() or character == "." for character in pending.written)
         if _within_macro(text.removesuffix(pending.written)):
             return None
+        digits = any(character.isdigit() or character == "." for character in pending.written)
         spelling = pending.spelling("")
         spelling = spelling._replace(text=pending.written if digits else opening_at(text, spelling.negative))
         return spelling if spelling.next(1) else None
