@@ -17,7 +17,7 @@ Endless numbers
     first of them from `MAX_PLACES` places on it has to end.
 End
     After the last digit comes neither a digit nor an exponent, and no digit after a full stop or comma that follows the
-    last digit directly; and no operator, with which ``3 + 4 = 7 * 2`` would be false, nor one of TeX's (``7 \times 2``).
+    last digit directly; and no operator, with which ``3 + 4 = 7 * 2`` would be false, and none of TeX (``\times``).
 """
 
 import re
