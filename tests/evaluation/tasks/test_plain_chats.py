@@ -44,3 +44,12 @@ def test_without_a_box_the_last_number_of_a_plain_chat_counts() -> None:
     assert not judge.judge("7", r"\boxed{5} or 7")["correct"]
     assert judge.judge("7", "Seven.") == {"prediction": None, "correct": False}
     assert not cast(Any, shots).judge("7", "7")["correct"]
+
+
+@pytest.mark.parametrize(("task", "record"), [("gsm8k", GSM8K), ("math", MATH)])
+def test_the_harness_judges_a_plain_chat_alike(task: str, record: dict[str, Any], tmp_path: Path) -> None:
+    file = str(write_lines(tmp_path / "test.jsonl", record))
+    for name, right in ((f"{task}-chat", 1), (task, 0)):
+        tasks: Any = TASKS[name]
+        harness: Any = tasks(data=file).harness(0)
+        assert harness.config.process_results({"answer": "5"}, ["2 + 3 = 5"]) == {"acc": right}

@@ -72,4 +72,4 @@ def marked_answer(text: str) -> tuple[str, str] | None:
     return None
 
 
-read, results = Gsm8k.read, Gsm8k.results  # named by gsm8k.yaml
+read, results, chat_results = Gsm8k.read, Gsm8k.results, Gsm8kChat.results  # named by gsm8k.yaml and gsm8k-chat.yaml

@@ -78,4 +78,4 @@ class MathChat(Math):
         return found
 
 
-read, results = Math.read, Math.results  # named by math.yaml
+read, results, chat_results = Math.read, Math.results, MathChat.results  # named by math.yaml and math-chat.yaml
