@@ -14,16 +14,15 @@ from ani.calculator.rows import Row
 from ani.numbers import NumberScanner
 
 _CHARACTERS = frozenset("0123456789.,{}\\!").union(*PIECES)
+_OPERATORS = r"(?:times|cdot|div|[dt]?frac)"  # TeX's, after the backslash; a number and a fraction are a mixed number
 _GOES_ON = re.compile(
     r"(?:[.,]|\{,\}|,\\!)?[\d²³¹⁰⁴-⁹½¼¾]|\{,|\{\Z|[eE](?:[-+−]?\d|[-+−]?\Z)"
-    r"| ?(?:[-+−–×·⋅÷/^](?![A-Za-z])|\*(?!\*)|x\d*\Z|\\(?:times|cdot|div|[dt]?frac))"
+    rf"| ?(?:[-+−–×·⋅÷/^](?![A-Za-z])|\*(?!\*)|x\d*\Z|\\{_OPERATORS})"
 )
 """Matches the text of a token that would make a number of another value, or an operand (`/month` does not)."""
-_OPERATOR = re.compile(r"times|cdot|div|[dt]?frac")
-"""Matches the text of such a token after a backslash."""
-_NO_NUMBER = re.compile(r"\\(?!(?:approx|q?quad|implies|Rightarrow|rightarrow|to)\b)[A-Za-z]* *\Z")
+_UNFINISHED_MACRO = re.compile(r"\\(?!(?:approx|q?quad|implies|Rightarrow|rightarrow|to)\b)[A-Za-z]* *\Z")
 """Matches a text that the name or the argument of a TeX macro would follow."""
-_ARGUMENT = re.compile(r"(?:\\(?!(?:boxed|text|textbf|mathbf|mathrm)\{)[A-Za-z]+|[}^_])\{\Z")
+_ARGUMENT_BEGINS = re.compile(r"(?:\\(?!(?:boxed|text|textbf|mathbf|mathrm)\{)[A-Za-z]+|[}^_])\{\Z")
 """Matches a text up to the beginning of the argument of a TeX macro, a power or an index."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -60,7 +59,7 @@ class Writer:
                 self._tokens[piece].append(token)
             if _GOES_ON.match(piece):
                 self._goes_on[token] = piece
-            if _OPERATOR.match(piece):
+            if re.match(_OPERATORS, piece):
                 operators.append(token)
         self._longest = max(len(piece) for piece in self._tokens if any(map(str.isdigit, piece)))
         self._operators = _ids(operators)
@@ -104,10 +103,10 @@ class Writer:
                 and after a backslash with which the model opens no number.
         """
         rule = self._rule(spelling)
-        tokens, most_likely = rule.tokens.to(scores.device), scores.argmax().cpu()
-        if rule.openings is not None and bool((rule.openings == most_likely).any()):
+        tokens = rule.tokens.to(scores.device)
+        if rule.openings is not None and bool((rule.openings == scores.argmax().cpu()).any()):
             tokens = torch.cat([tokens, rule.openings.to(scores.device)])
-        elif rule.allowed and spelling.text.endswith("\\") and not bool((rule.tokens == most_likely).any()):
+        elif rule.allowed and spelling.text.endswith("\\") and not bool((rule.tokens == scores.argmax().cpu()).any()):
             return  # the backslash doesn't open the number: it begins another macro, such as \frac
         if not rule.allowed:
             scores[tokens] = -torch.inf
@@ -118,10 +117,9 @@ class Writer:
     def _new_rule(self, spelling: Spelling) -> Rule:
         following = spelling.next(self._longest)
         assert following is not None
-        if following.may_end and spelling.text.endswith("\\"):
-            return Rule(self._operators, allowed=False)
         if following.may_end:
-            return Rule(_ids(i for i, piece in self._goes_on.items() if piece not in following.digits), allowed=False)
+            goes_on = _ids(i for i, piece in self._goes_on.items() if piece not in following.digits)
+            return Rule(self._operators if spelling.text.endswith("\\") else goes_on, allowed=False)
         texts = {*following.openings, *(whole + digits for whole in following.whole for digits in following.digits)}
         plain = {text for text in texts if not text.strip(" -0123456789.,")} or texts
         rest = self._ids_of(texts - plain)
@@ -134,13 +132,13 @@ class Writer:
 def _within_macro(text: str) -> bool:
     """Return whether a text ends within a TeX macro, a power or an index that is no opening, as after `\\frac{1}{`."""
     text = re.sub(r"\\[{}]", "", text)
-    if _NO_NUMBER.search(text):
+    if _UNFINISHED_MACRO.search(text):
         return True
     depth = 0
     for place in reversed(range(len(text))):
         depth += (text[place] == "}") - (text[place] == "{")
         if depth < 0:
-            return _ARGUMENT.search(text[: place + 1]) is not None
+            return _ARGUMENT_BEGINS.search(text[: place + 1]) is not None
     return False
 
 

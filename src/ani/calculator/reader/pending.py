@@ -259,10 +259,10 @@ class PendingReader:
         return item._replace(pending=item.pending.rounded(places))
 
     def _unanswered(self, end: int) -> list[_Item]:
-        """The values of this message's signs that no number and no unknown follows, up to a place."""
+        """The values of this message's signs that neither a number nor an unknown follows in the text up to `end`."""
 
         def unknown(item: _Item) -> bool:
-            near = end - item.place <= WINDOW  # what was before may be kept no more
+            near = end - item.place <= WINDOW  # of the text before, more or less is kept, by how it came in pieces
             return near and _UNKNOWN.match(self._text, item.place - self._origin, end - self._origin) is not None
 
         return [item for item in self._signs if not item.answered and not unknown(item)]
