@@ -265,5 +265,11 @@ EXAMPLES = {
     "He earns 3 plus 2 million": None, "How many digits does 123 * 456 have?": None, "What is 12 + 5 on a clock?": None,
     "How many hours are in 3 + 4 of them?": None, "20% off 80": 64, "80 increased by 25%": 100, "80 + 25%": None,
     "Solve 3 + 4 = x + 2 for x.": 5, r"Solve for $x$: \[\frac{2}{3} = \frac{4}{x-5}.\]": 11,
+    r"Solve $\frac{3}{5} = \sqrt{\frac{y}{100}}$.": 36, r"For which $n$ is $4! \cdot 5 = n!$?": 5,
+    r"For which $n$ is $\binom{6}{2} + \binom{6}{3} = \binom{7}{n}$?": 3,
+    r"If $\sqrt{3 + 2 \sqrt{2}} = \sqrt{a} + \sqrt{b}$, what is $a + b$?": 3,
+    "If $a*b = a^2 + b$, what is $3*2$?": 11, r"$[x]$ is the largest integer up to $x$. What is $[\pi - 4]$?": -1,
+    "Which one is larger than twenty?\nA. 3 + 4\nB. 5 * 6": None, "Evaluate \\[\\frac{1 +\n11 (3 - 2)\n+ 4}{2}\\]": 8,
+    r"Simplify $\sqrt{288}$.": None, r"What is $\frac{1}{3} + \frac{2}{7}$?": None, "What is 1/3 + 2/7?": None,
 }  # fmt: skip
 """Texts whose value was once wrong: the right value, or None where nothing may be written."""

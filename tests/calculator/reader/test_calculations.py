@@ -125,7 +125,7 @@ NO_CALCULATIONS = [
     "It takes Tom 3 * 4 =", "3 zillion + 4 =", "736 335 / 8.7 =", "R$3 + 4 =", "90-100 + 3 =", "5/6/2020 + 3 =",
     "2 hours + 30 minutes =", "5 feet / 6 inches =", "3 dozen + 4 =", "4 halved + 1 =", r"$12 \text{ dozen} + 3 =",
     r"5 \text{ squared} + 1 =", "sin(2) =", "log(100) =", r"$\sin^{-1} 1 =", "-7 mod 3 =", "50% 20 =", "10 % 3% =",
-    r"5 - \(9 + 9 =", "5\n-\\(9 + 9 =",
+    r"5 - \(9 + 9 =", "5\n-\\(9 + 9 =", r"$\cos 2 \pi + i \sin 2 \pi =",
     r"\(2^10 =", r"$\sqrt 16 =", r"$3\quad\frac12 \cdot =", r"$2\frac54 =", r"$2\sqrt3 \frac12 =",
     r"$\frac12 \frac12 =", r"$80\frac{1}{2}\frac{1}{5} =",
     # not written as one

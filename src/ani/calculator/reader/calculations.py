@@ -88,7 +88,10 @@ contains no other quantity: no digit, number word, fraction, unit or scale word 
 no question for a number of something else (``how many digits does``), and no word of ``otherwise``, which ask for
 another value (``the reciprocal of 3 + 4``) or another form (``in binary``).
 
-A bare date, score or number with hyphens or slashes is no question (``555-1234``, ``24/7``, ``4-4-2``).
+A bare date, score or number with hyphens or slashes is no question (``555-1234``, ``24/7``, ``4-4-2``), nor is an
+answer to choose (``A. 3 + 4``), or a line within a fraction. A message that gives a sign another meaning (``a*b = a^2 -
+b``) asks for no value by it. Digits without end answer no question for a fraction (``1/3 + 2/7``, or in TeX), and none
+that asks to simplify, unless it says ``decimal``.
 
 The value
 =========
@@ -144,6 +147,15 @@ _SEPARATE = re.compile(
     |\\(?:approx|leq?|geq?|neq?|Rightarrow|Longrightarrow|implies|to|therefore))\ ?\Z""",
     re.VERBOSE,
 )
+_DEFINED = re.compile(
+    r"(?<![A-Za-z\\])(?P<left>[a-z]) ?(?P<operator>[-+*/×^]|\\(?:cdot|times)) ?[a-z]\$? ?="
+    r"[^.;?\n]*(?<![A-Za-z\\])(?P=left)(?![A-Za-z])|(?P<bracket>\[)[a-z]\]"
+)
+"""Matches a text that gives a sign another meaning: `a*b = a^2 - b`, `[x]` for a whole part."""
+_OPTION = re.compile(rf"(?:[\n\r{BOUNDARY}]|\A){BLANK}*\(?[A-H][.)]{BLANK}+\Z")
+"""Matches the letter of an answer to choose."""
+_FRACTIONS = re.compile(r"\\[dtc]?frac|[0-9]/[0-9].*[0-9]/[0-9]")
+_AS_DECIMAL = re.compile(r"\bdecimals?\b", re.IGNORECASE)
 _WORKED_OUT = re.compile(r"[^-0-9./:–xX]")
 _QUOTIENT = re.compile(r"(?!(?:19|20)[0-9]{2}/)[0-9]{3,}/[0-9]+|[0-9]+[xX][0-9]+")
 """A bare quotient or product that is no date, score or season."""
@@ -194,6 +206,9 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
         opening = next((i for i, token in enumerate(tokens) if token.kind != "math"), 0)
         if tokens and tokens[opening].kind == "break":  # as nearly always
             continue
+        before = window[:start]
+        if _OPTION.search(before) or before.count("{") > before.count("}"):  # an answer to choose, a line of a fraction
+            continue
         found = read(window, tokens[opening:])
         if found and words().closing.fullmatch(window, found.end) and _is_whole(found, window, closed=True):
             return _calculation(found, window, first - 1)
@@ -230,6 +245,11 @@ def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
         return False
     if written[-1] == "!" and (not written[:-1].isdigit() or after[:1] not in ("?", ".", "=", "$")):
         return False  # 3 + 4! may be 7
+    if any((match["operator"] or match["bracket"]) in written for match in _DEFINED.finditer(before)):
+        return False
+    fraction = "simplif" in before.lower() or (found.value.rational is not None and _FRACTIONS.search(written))
+    if found.value.ends is None and fraction and not _AS_DECIMAL.search(window):
+        return False
     for _ in range(2):  # "…", **…**, \(…\)
         before, after = before.rstrip(BLANKS), after.lstrip(BLANKS) if after.lstrip(BLANKS)[:1] in "=" else after
         mark = next((each for each in (before[-2:], before[-1:]) if each in _MARKS), "")
@@ -263,6 +283,8 @@ def _may_stand_before(text: str, first: Token, signed: bool) -> bool:
     if match := _LAST_WORDS.search(before):
         known = words().listed["before_signs"] if signed else words().before
         last = match["last"].lower()
+        if len(last) == 1 and TEX.search(text):
+            return False  # a variable
         return gap > 0 and (last in known or f"{(match['first'] or '').lower()} {last}" in known)
     return _SEPARATE.search(before + " " * min(gap, 1)) is not None
 

@@ -18,9 +18,9 @@ One of several values is pending
        follow yet: ``3 + 4 = 5 + 2 = 7``. When the value of a sign is written, the values of all earlier signs end.
     2. the first that is asked, since answers follow the order of the questions. A message that asks removes the values
        that earlier messages asked for, and so does the end of the second message after them: the first one answers,
-       the second one is the next turn's question. When a message ends, its signs' values count as asked, if neither a
-       number nor an unknown (``x + 2``) follows the sign: ``3 + 4 =`` may be all that a user writes. A role's name
-       between special tokens is no message.
+       the second one is the next turn's question. When a message ends, its signs' values count as asked, if no other
+       side of an equation (``12``, ``x + 2``) follows the sign: ``3 + 4 =`` may be all that a user writes. A role's
+       name between special tokens is no message.
 A value is written
     when a number that equals it or rounds it (`digits.py`) is complete, which only a later character shows. The number
     begins after the place where the value became known. One number writes every pending value that it equals: the 7 of
@@ -51,8 +51,12 @@ MAX_ASKED = 32
 """Values of one message that are pending together at most: the first ones of questions, the last ones of signs."""
 
 _DIRECTLY = re.compile(rf"(?:[{BLANKS}$€£¥₹(\[.−-]|\\(?:[$(\[]|left|(?:boxed|[dt]?frac)\{{)){{0,12}}")
-_UNKNOWN = re.compile(rf"[{BLANKS}$(\[\\]*[A-Za-z] ?[-+−*/×·÷^]")
-"""Matches after the sign of an equation with an unknown: `3 + 4 = x + 2` asks for another value than 7."""
+_SIDE = re.compile(
+    rf"[{BLANKS}$(\[]*+(?!__|\.\.|[?…]|\\(?:_|[lc]?dots|square|Box|boxed\{{\}}|underline))"
+    rf"((?:[^$?;.,\\\n\r{BOUNDARY}]|[.,](?!\s|\Z)|\\[^\])])*)"
+)
+"""Matches after an equals sign the equation's other side, but no blank to fill in."""
+_VARIABLE = re.compile(r"(?<![\w\\'’])(?![AaI] [A-Za-z]{2})[A-Za-z](?![\w'’])")
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]+\Z")
 
 
@@ -259,13 +263,16 @@ class PendingReader:
         return item._replace(pending=item.pending.rounded(places))
 
     def _unanswered(self, end: int) -> list[_Item]:
-        """The values of this message's signs that neither a number nor an unknown follows in the text up to `end`."""
+        """The values of this message's signs that no other side of an equation follows in the text up to `end`: a
+        number, or an unknown in an expression, as `3 + 4 = x + 2` asks for another value than 7."""
 
-        def unknown(item: _Item) -> bool:
+        def equated(item: _Item) -> bool:
             near = end - item.place <= WINDOW  # of the text before, more or less is kept, by how it came in pieces
-            return near and _UNKNOWN.match(self._text, item.place - self._origin, end - self._origin) is not None
+            side = _SIDE.match(self._text, item.place - self._origin, end - self._origin) if near else None
+            written = side[1].strip(f"{BLANKS})]}}*") if side else ""
+            return re.search("[0-9]", written) is not None or (len(written) > 1 and bool(_VARIABLE.search(written)))
 
-        return [item for item in self._signs if not item.answered and not unknown(item)]
+        return [item for item in self._signs if not item.answered and not equated(item)]
 
     def _ask(self, items: list[_Item]) -> None:
         """Record values that this message asks for."""
