@@ -160,12 +160,15 @@ def work() -> None:
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
         print("tidy")
+        {end}
 run(app)
 """
 
 
-def test_a_second_sigterm_lets_tidying_end() -> None:
-    done = subprocess.run([sys.executable, "-c", TERMINATED_TWICE], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("end", ["pass", "raise RecursionError", "import nothing_of_this_name"])
+def test_a_second_sigterm_lets_tidying_end(end: str) -> None:
+    program = TERMINATED_TWICE.format(end=end)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (143, "tidy\n", "")
 
 

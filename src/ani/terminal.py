@@ -116,6 +116,8 @@ def _unexpected(error: Exception) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:  # the signal's exception broke what it ended, as an import
+        sys.exit(143)
     _say("[bold red]error:[/bold red]", message)
     sys.exit(code)
 
