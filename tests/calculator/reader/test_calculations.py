@@ -39,7 +39,7 @@ CALCULATIONS: dict[str, int | Fraction] = {
     "-$3 + $4 =": 1, "€2.50 * 3 =": Fraction(15, 2), "3€ + 4€ =": 7, "¥300 - ¥120 =": 180, "20% * 40 =": 8,
     "25% of 80 =": 20, "100% - 40% =": 60, "5 / 20 * 100% =": 25, "60 / 20% =": 300,
     # words
-    "three plus 4 =": 7, "the sum of 1/2 and 1/3 =": Fraction(5, 6), "the product of 2, 3 and 4 =": 24,
+    "three plus 4 =": 7, "the sum of 1/2 and 1/4 =": Fraction(3, 4), "the product of 2, 3 and 4 =": 24,
     "2/3 of 30 =": 20, "3 times the sum of 4 and 5 =": 27, "Multiply 3 by (4 + 5) =": 27, "Subtract 3 from 4 * 5 =": 17,
 }  # fmt: skip
 """All of a text but the sign, and its value."""
@@ -133,6 +133,7 @@ NO_CALCULATIONS = [
     "3" + " " * 9 + "+ 4 =", "3 + 4 <=", "3 + 4 :=", "3 + 4 +=",
     # no value
     "1 / 0 =", "1 / (2 - 2) =", "0^0 =", "√(-4) =", "9^9^9 =", "9^99999999999 =", "2^999 =", "1e999 * 1 =", "ln(0) =",
+    "1/3 + 2/7 =", "the sum of 1/2 and 1/3 =",
     r"$\tan 90^\circ =", "1 + " * 50 + "1 =", "(" * 30 + "1 + 2" + ")" * 30 + " =",
 ]  # fmt: skip
 

@@ -90,14 +90,15 @@ another value (``the reciprocal of 3 + 4``) or another form (``in binary``).
 
 A bare date, score or number with hyphens or slashes is no question (``555-1234``, ``24/7``, ``4-4-2``), nor is an
 answer to choose (``A. 3 + 4``), or a line within a fraction. A message that gives a sign another meaning (``a*b = a^2 -
-b``) asks for no value by it. Digits without end answer no question for a fraction (``1/3 + 2/7``, or in TeX), and none
-that asks to simplify, unless it says ``decimal``.
+b``) asks for no value by it. A fraction without end as a decimal answers no question with fractions (``1/3 + 2/7``, or
+in TeX) unless it says ``decimal``, nor does a root that is to be simplified.
 
 The value
 =========
 
-`Exact`: a rational, or a real whose digits are known to be right. What has none, such as ``1/0`` and
-``√-2``, or none that can be decided, is no calculation.
+`Exact`: a rational, or a real whose digits are known to be right. What has none, such as ``1/0`` and ``√-2``, or none
+that can be decided, is no calculation. Nor are fractions whose result has no end as a decimal (``1/3 + 2/7``), because
+texts give it as a fraction.
 
 The expression has at most `MAX_LENGTH` characters and `MAX_WORK` operands, where roots and functions count for five, so
 that no text costs more than a millisecond, and a reader of a stream knows how much context it needs. A longer
@@ -154,7 +155,10 @@ _DEFINED = re.compile(
 """Matches a text that gives a sign another meaning: `a*b = a^2 - b`, `[x]` for a whole part."""
 _OPTION = re.compile(rf"(?:[\n\r{BOUNDARY}]|\A){BLANK}*\(?[A-H][.)]{BLANK}+\Z")
 """Matches the letter of an answer to choose."""
-_FRACTIONS = re.compile(r"\\[dtc]?frac|[0-9]/[0-9].*[0-9]/[0-9]")
+_FRACTIONS = re.compile(r"[0-9]/[0-9].*[0-9]/[0-9]")
+"""Matches a calculation whose result, if it has no end as a decimal, is written as a fraction."""
+_TEX_FRACTION = re.compile(r"\\[dtc]?frac")
+"""Matches the same in a question. After a sign a writer leaves TeX's fractions to the model."""
 _AS_DECIMAL = re.compile(r"\bdecimals?\b", re.IGNORECASE)
 _WORKED_OUT = re.compile(r"[^-0-9./:–xX]")
 _QUOTIENT = re.compile(r"(?!(?:19|20)[0-9]{2}/)[0-9]{3,}/[0-9]+|[0-9]+[xX][0-9]+")
@@ -190,7 +194,9 @@ def calculation_before(text: str, end: int) -> Calculation | None:
     for start in starts_of(tokens):
         if (found := read(window, tokens[start:])) and found.end == tokens[-1].end:
             token = tokens[start]
-            if len(window) - token.start > MAX_LENGTH or not _may_stand_before(window, token, found.signed):
+            fraction = _is_endless(found) and _FRACTIONS.search(window, found.start, found.end)
+            too_long = len(window) - token.start > MAX_LENGTH
+            if fraction or too_long or not _may_stand_before(window, token, found.signed):
                 return None
             return _calculation(found, window, first or -1)
     return None
@@ -247,8 +253,9 @@ def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
         return False  # 3 + 4! may be 7
     if any((match["operator"] or match["bracket"]) in written for match in _DEFINED.finditer(before)):
         return False
-    fraction = "simplif" in before.lower() or (found.value.rational is not None and _FRACTIONS.search(written))
-    if found.value.ends is None and fraction and not _AS_DECIMAL.search(window):
+    fraction = _is_endless(found) and (_FRACTIONS.search(written) or _TEX_FRACTION.search(written))
+    root = found.value.rational is None and "simplif" in before.lower()
+    if (fraction or root) and not _AS_DECIMAL.search(window):
         return False
     for _ in range(2):  # "…", **…**, \(…\)
         before, after = before.rstrip(BLANKS), after.lstrip(BLANKS) if after.lstrip(BLANKS)[:1] in "=" else after
@@ -256,6 +263,11 @@ def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
         if mark and after.startswith(_MARKS[mark]):
             before, after = before.removesuffix(mark), after.removeprefix(_MARKS[mark])
     return bool(words().preceding.search(before[-_CONTEXT:]) and (closed or words().following.match(after)))
+
+
+def _is_endless(found: Found) -> bool:
+    """Return whether a value is a fraction that has no end as a decimal."""
+    return found.value.ends is None and found.value.rational is not None
 
 
 def _calculation(found: Found, window: str, first: int) -> Calculation:
