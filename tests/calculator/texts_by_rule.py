@@ -268,7 +268,8 @@ EXAMPLES = {
     r"Solve $\frac{3}{5} = \sqrt{\frac{y}{100}}$.": 36, r"For which $n$ is $4! \cdot 5 = n!$?": 5,
     r"For which $n$ is $\binom{6}{2} + \binom{6}{3} = \binom{7}{n}$?": 3,
     r"If $\sqrt{3 + 2 \sqrt{2}} = \sqrt{a} + \sqrt{b}$, what is $a + b$?": 3,
-    "If $a*b = a^2 + b$, what is $3*2$?": 11, r"$[x]$ is the largest integer up to $x$. What is $[\pi - 4]$?": -1,
+    "If $a*b = a^2 + b$, what is $3*2$?": 11, "Let a * b = 2a + b. So 3 * 2 =": 8,
+    r"$[x]$ is the largest integer up to $x$. What is $[\pi - 4]$?": -1,
     "Which one is larger than twenty?\nA. 3 + 4\nB. 5 * 6": None, "Evaluate \\[\\frac{1 +\n11 (3 - 2)\n+ 4}{2}\\]": 8,
     r"Simplify $\sqrt{288}$.": None, r"What is $\frac{1}{3} + \frac{2}{7}$?": None, "What is 1/3 + 2/7?": None,
 }  # fmt: skip

@@ -133,7 +133,7 @@ NO_CALCULATIONS = [
     "3" + " " * 9 + "+ 4 =", "3 + 4 <=", "3 + 4 :=", "3 + 4 +=",
     # no value
     "1 / 0 =", "1 / (2 - 2) =", "0^0 =", "√(-4) =", "9^9^9 =", "9^99999999999 =", "2^999 =", "1e999 * 1 =", "ln(0) =",
-    "1/3 + 2/7 =", "the sum of 1/2 and 1/3 =",
+    "1/3 + 2/7 =", "the sum of 1/2 and 1/3 =", r"$2\pi \cdot 7 =", r"$\sqrt{32} =",
     r"$\tan 90^\circ =", "1 + " * 50 + "1 =", "(" * 30 + "1 + 2" + ")" * 30 + " =",
 ]  # fmt: skip
 
@@ -155,6 +155,7 @@ QUESTIONS = [
     ("What is 10 / 4, to two decimal places?", "10 / 4", Fraction(5, 2)), ("Hello! 5 + 3 = ?", "5 + 3", 8),
     ("What is 5 apples plus 3 apples?", "5 apples plus 3 apples", 8), ("I have 5 apples. What is 3 + 4?", "3 + 4", 7),
     ("Take 3 away from 10.", "Take 3 away from 10", 7), ("What does 5 + 3 equal?", "5 + 3", 8),
+    ("I do not know what is 5 + 3", "5 + 3", 8),
 ]  # fmt: skip
 
 
@@ -173,6 +174,7 @@ NO_QUESTIONS = [
     "Find the square root: 16 + 9", "Convert to binary: 12 + 5", "Mix it and add 2 to 3 cups of water.",
     "What is 2024-11-15?", "2024-11-15", "555-1234", "3-2", "Calculate 3 + 4!", "What is 3 plus 4 times 5?",
     "What is 3 + 4\0", "What is 3 + 4? Write 200 words.", "What is 20 off 80?", "What is 80 increased by 5?",
+    "Please do not compute 3 + 4.", "Refuse politely to calculate 3 + 4.", "Don't just solve 3 + 4",
     "What is 10% off 20%?", "What is 20% off 80 plus 5?",
 ]  # fmt: skip
 

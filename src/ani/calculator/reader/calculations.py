@@ -89,16 +89,16 @@ no question for a number of something else (``how many digits does``), and no wo
 another value (``the reciprocal of 3 + 4``) or another form (``in binary``).
 
 A bare date, score or number with hyphens or slashes is no question (``555-1234``, ``24/7``, ``4-4-2``), nor is an
-answer to choose (``A. 3 + 4``), or a line within a fraction. A message that gives a sign another meaning (``a*b = a^2 -
-b``) asks for no value by it. A fraction without end as a decimal answers no question with fractions (``1/3 + 2/7``, or
-in TeX) unless it says ``decimal``, nor does a root that is to be simplified.
+answer to choose (``A. 3 + 4``), an order that is denied (``don't compute``), or a line within a fraction. A message
+that gives a sign another meaning (``a*b = a^2 - b``) asks for no value by it (`redefined`).
 
 The value
 =========
 
 `Exact`: a rational, or a real whose digits are known to be right. What has none, such as ``1/0`` and ``√-2``, or none
-that can be decided, is no calculation. Nor are fractions whose result has no end as a decimal (``1/3 + 2/7``), because
-texts give it as a fraction.
+that can be decided, is no calculation. Nor is one whose value has no end as a decimal, and which texts write in another
+form: several fractions (``1/3 + 2/7``), in a question also one of TeX, roots and π in TeX, and a root to simplify. Its
+digits are meant after ``≈``, and where a text speaks of decimals or rounding.
 
 The expression has at most `MAX_LENGTH` characters and `MAX_WORK` operands, where roots and functions count for five, so
 that no text costs more than a millisecond, and a reader of a stream knows how much context it needs. A longer
@@ -153,13 +153,15 @@ _DEFINED = re.compile(
     r"[^.;?\n]*(?<![A-Za-z\\])(?P=left)(?![A-Za-z])|(?P<bracket>\[)[a-z]\]"
 )
 """Matches a text that gives a sign another meaning: `a*b = a^2 - b`, `[x]` for a whole part."""
+_DENIED = re.compile(
+    r"(?:\bnot|n['’]t|\bnever|\bwithout|\brefuse|\binstead of)(?: \w+ly)?(?: (?:to|even|just))* \Z", re.IGNORECASE
+)
+"""Matches before an order that nobody gives: `do not compute`, `refuse politely to calculate`."""
 _OPTION = re.compile(rf"(?:[\n\r{BOUNDARY}]|\A){BLANK}*\(?[A-H][.)]{BLANK}+\Z")
 """Matches the letter of an answer to choose."""
 _FRACTIONS = re.compile(r"[0-9]/[0-9].*[0-9]/[0-9]")
-"""Matches a calculation whose result, if it has no end as a decimal, is written as a fraction."""
 _TEX_FRACTION = re.compile(r"\\[dtc]?frac")
-"""Matches the same in a question. After a sign a writer leaves TeX's fractions to the model."""
-_AS_DECIMAL = re.compile(r"\bdecimals?\b", re.IGNORECASE)
+_AS_DECIMAL = re.compile(r"\b(?:decimals?|nearest|rounded?)\b", re.IGNORECASE)
 _WORKED_OUT = re.compile(r"[^-0-9./:–xX]")
 _QUOTIENT = re.compile(r"(?!(?:19|20)[0-9]{2}/)[0-9]{3,}/[0-9]+|[0-9]+[xX][0-9]+")
 """A bare quotient or product that is no date, score or season."""
@@ -194,9 +196,9 @@ def calculation_before(text: str, end: int) -> Calculation | None:
     for start in starts_of(tokens):
         if (found := read(window, tokens[start:])) and found.end == tokens[-1].end:
             token = tokens[start]
-            fraction = _is_endless(found) and _FRACTIONS.search(window, found.start, found.end)
+            exact = not text.startswith(("≈", r"\approx"), end) and _has_exact_form(found, window)
             too_long = len(window) - token.start > MAX_LENGTH
-            if fraction or too_long or not _may_stand_before(window, token, found.signed):
+            if exact or too_long or not _may_stand_before(window, token, found.signed):
                 return None
             return _calculation(found, window, first or -1)
     return None
@@ -206,7 +208,9 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     """The calculation that a question or an order asks for which ends at a place, if there is one."""
     first = max(0, end - MAX_QUESTION, text.rfind(BOUNDARY, 0, len(text[:end].rstrip(BOUNDARY + " \n"))) + 1)
     window = BOUNDARY + text[first:end]
-    starts = {match.end() for find in (words().question, words().opening) for match in find.finditer(window)}
+    starts = {match.end() for match in words().opening.finditer(window)}
+    orders = words().question.finditer(window)
+    starts |= {match.end() for match in orders if not _DENIED.search(window, 0, match.start())}
     for start in sorted(starts, reverse=True)[:MAX_STARTS]:
         tokens = tokens_of(window[: start + MAX_LENGTH], start, to_break=True)
         opening = next((i for i, token in enumerate(tokens) if token.kind != "math"), 0)
@@ -240,6 +244,11 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
     return None
 
 
+def redefined(text: str) -> frozenset[str]:
+    """The signs to which a text gives another meaning."""
+    return frozenset(match["operator"] or match["bracket"] for match in _DEFINED.finditer(text))
+
+
 def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
     """Return whether the characters and words next to an expression are known not to change its value.
 
@@ -251,11 +260,7 @@ def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
         return False
     if written[-1] == "!" and (not written[:-1].isdigit() or after[:1] not in ("?", ".", "=", "$")):
         return False  # 3 + 4! may be 7
-    if any((match["operator"] or match["bracket"]) in written for match in _DEFINED.finditer(before)):
-        return False
-    fraction = _is_endless(found) and (_FRACTIONS.search(written) or _TEX_FRACTION.search(written))
-    root = found.value.rational is None and "simplif" in before.lower()
-    if (fraction or root) and not _AS_DECIMAL.search(window):
+    if _has_exact_form(found, window, asked=True):
         return False
     for _ in range(2):  # "…", **…**, \(…\)
         before, after = before.rstrip(BLANKS), after.lstrip(BLANKS) if after.lstrip(BLANKS)[:1] in "=" else after
@@ -265,9 +270,15 @@ def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
     return bool(words().preceding.search(before[-_CONTEXT:]) and (closed or words().following.match(after)))
 
 
-def _is_endless(found: Found) -> bool:
-    """Return whether a value is a fraction that has no end as a decimal."""
-    return found.value.ends is None and found.value.rational is not None
+def _has_exact_form(found: Found, window: str, *, asked: bool = False) -> bool:
+    """Return whether texts write a value without end as a decimal as a fraction, or with a root or π."""
+    if found.value.ends is not None or _AS_DECIMAL.search(window):
+        return False
+    written = window[found.start : found.end]
+    if found.value.rational is None:
+        return "\\" in written or (asked and "simplif" in window[: found.start].lower())
+    # After a sign the model may write either one: 3.33, or TeX's fraction, before which no value is written.
+    return bool(_FRACTIONS.search(written) or (asked and _TEX_FRACTION.search(written)))
 
 
 def _calculation(found: Found, window: str, first: int) -> Calculation:

@@ -38,6 +38,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Self
 
 from ani.calculator.reader import VALUES
+from ani.calculator.reader.calculations import redefined
 from ani.calculator.reader.digits import WRITTEN, is_value, undecided, writing, written
 from ani.calculator.reader.exact import Exact
 from ani.calculator.reader.spelling import DECIMALS, GROUPED, Spelling
@@ -145,6 +146,7 @@ class PendingReader:
         self._last = -1  # where the last value that became known begins
         self._asked: list[_Item] = []  # of one message, in order
         self._signs: list[_Item] = []  # of the message that is being written, in order
+        self._redefined = frozenset[str]()  # signs with another meaning
 
     @property
     def idle(self) -> bool:
@@ -228,10 +230,11 @@ class PendingReader:
         unasked = (
             self._mentions and kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
         )
+        self._redefined |= redefined(message)
         for name, value in trigger.values:
             if known := value.known(shown) or (value.mentioned(shown) if unasked else None):
                 begin = self._origin + first + known.start
-                if begin > self._last:
+                if begin > self._last and not any(sign in known.text for sign in self._redefined):
                     self._last = begin
                     start = known.start - len(shown) + len(message) if kind is _Kind.SIGN else None
                     places = words().places(message, start)
