@@ -25,6 +25,8 @@ def value(pending: Pending | None) -> str | None:
         ("Please don't calculate 3 + 4; tell me about the weather instead.", "7"), ("What is 3 + 4 in binary?", None),
         ("Tell me, would you, the reciprocal of 3 + 4.", None), ("Somebody wrote 3 + 4 under exercise 5.", None),
         ("My flight left on 3-4-2024, which is odd.", None), ("What is the capital of France?", None),
+        ("If a * b = 2a + b, what is 3 * 2?", None), ("If a + b = b + a, what is 3 + 4?", "7"),
+        ("I know that x * y = y * x. What is 3 * 4?", "12"),
     ],
 )  # fmt: skip
 def test_a_chat_asks(question: str, answer: str | None) -> None:

@@ -149,8 +149,8 @@ _SEPARATE = re.compile(
     re.VERBOSE,
 )
 _DEFINED = re.compile(
-    r"(?<![A-Za-z\\])(?P<left>[a-z]) ?(?P<operator>[-+*/×^]|\\(?:cdot|times)) ?[a-z]\$? ?="
-    r"[^.;?\n]*(?<![A-Za-z\\])(?P=left)(?![A-Za-z])|(?P<bracket>\[)[a-z]\]"
+    r"(?<![A-Za-z\\])(?P<left>[a-z]) ?(?P<sign>\*) ?[a-z]\$? ?=[^*.;?\n]*(?<![A-Za-z\\])(?P=left)(?![A-Za-z])"
+    r"|(?P<bracket>\[)[a-z]\]"
 )
 """Matches a text that gives a sign another meaning: `a*b = a^2 - b`, `[x]` for a whole part."""
 _DENIED = re.compile(
@@ -161,7 +161,7 @@ _OPTION = re.compile(rf"(?:[\n\r{BOUNDARY}]|\A){BLANK}*\(?[A-H][.)]{BLANK}+\Z")
 """Matches the letter of an answer to choose."""
 _FRACTIONS = re.compile(r"[0-9]/[0-9].*[0-9]/[0-9]")
 _TEX_FRACTION = re.compile(r"\\[dtc]?frac")
-_AS_DECIMAL = re.compile(r"\b(?:decimals?|nearest|rounded?)\b", re.IGNORECASE)
+_AS_DECIMAL = re.compile(r"\b(?:decimals?|nearest|round(?:ed)?)\b", re.IGNORECASE)
 _WORKED_OUT = re.compile(r"[^-0-9./:–xX]")
 _QUOTIENT = re.compile(r"(?!(?:19|20)[0-9]{2}/)[0-9]{3,}/[0-9]+|[0-9]+[xX][0-9]+")
 """A bare quotient or product that is no date, score or season."""
@@ -246,7 +246,7 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
 
 def redefined(text: str) -> frozenset[str]:
     """The signs to which a text gives another meaning."""
-    return frozenset(match["operator"] or match["bracket"] for match in _DEFINED.finditer(text))
+    return frozenset(match["sign"] or match["bracket"] for match in _DEFINED.finditer(text))
 
 
 def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:

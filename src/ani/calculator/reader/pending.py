@@ -58,6 +58,7 @@ _SIDE = re.compile(
 )
 """Matches after an equals sign the equation's other side, but no blank to fill in."""
 _VARIABLE = re.compile(r"(?<![\w\\'’])(?![AaI] [A-Za-z]{2})[A-Za-z](?![\w'’])")
+"""Matches a letter that stands alone, but the words "a" and "I"."""
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]+\Z")
 
 
