@@ -155,7 +155,7 @@ QUESTIONS = [
     ("What is 10 / 4, to two decimal places?", "10 / 4", Fraction(5, 2)), ("Hello! 5 + 3 = ?", "5 + 3", 8),
     ("What is 5 apples plus 3 apples?", "5 apples plus 3 apples", 8), ("I have 5 apples. What is 3 + 4?", "3 + 4", 7),
     ("Take 3 away from 10.", "Take 3 away from 10", 7), ("What does 5 + 3 equal?", "5 + 3", 8),
-    ("I do not know what is 5 + 3", "5 + 3", 8),
+    ("I do not know what is 5 + 3", "5 + 3", 8), ("f = lambda: {\nWhat is 5 + 3?", "5 + 3", 8),
 ]  # fmt: skip
 
 

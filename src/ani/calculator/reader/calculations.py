@@ -208,21 +208,23 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     """The calculation that a question or an order asks for which ends at a place, if there is one."""
     first = max(0, end - MAX_QUESTION, text.rfind(BOUNDARY, 0, len(text[:end].rstrip(BOUNDARY + " \n"))) + 1)
     window = BOUNDARY + text[first:end]
-    starts = {match.end() for match in words().opening.finditer(window)}
-    orders = words().question.finditer(window)
+    openings, orders = words().opening.finditer(window), words().question.finditer(window)
+    starts = {match.end() for match in openings if not _is_part(window[: match.end()])}
     starts |= {match.end() for match in orders if not _DENIED.search(window, 0, match.start())}
     for start in sorted(starts, reverse=True)[:MAX_STARTS]:
         tokens = tokens_of(window[: start + MAX_LENGTH], start, to_break=True)
         opening = next((i for i, token in enumerate(tokens) if token.kind != "math"), 0)
         if tokens and tokens[opening].kind == "break":  # as nearly always
             continue
-        before = window[:start]
-        if _OPTION.search(before) or before.count("{") > before.count("}"):  # an answer to choose, a line of a fraction
-            continue
         found = read(window, tokens[opening:])
         if found and words().closing.fullmatch(window, found.end) and _is_whole(found, window, closed=True):
             return _calculation(found, window, first - 1)
     return None
+
+
+def _is_part(before: str) -> bool:
+    """Return whether what follows a text is an answer to choose from, or a line within a fraction."""
+    return _OPTION.search(before) is not None or before.count("{") > before.count("}")
 
 
 def calculation_mentioned(text: str, end: int) -> Calculation | None:
