@@ -26,7 +26,8 @@ def value(pending: Pending | None) -> str | None:
         ("Tell me, would you, the reciprocal of 3 + 4.", None), ("Somebody wrote 3 + 4 under exercise 5.", None),
         ("My flight left on 3-4-2024, which is odd.", None), ("What is the capital of France?", None),
         ("If a * b = 2a + b, what is 3 * 2?", None), ("If a + b = b + a, what is 3 + 4?", "7"),
-        ("I know that x * y = y * x. What is 3 * 4?", "12"),
+        ("I know that x * y = y * x. What is 3 * 4?", "12"), ("What is 1/3 + 2/7 as a decimal?", "0.619"),
+        ("3 + 4 = ___ (2 points)", "7"), ("3 + 4 = I don't know", "7"), ("3 + 4 = x", "7"),
     ],
 )  # fmt: skip
 def test_a_chat_asks(question: str, answer: str | None) -> None:
@@ -57,6 +58,7 @@ def test_a_chat_without_special_tokens_asks() -> None:
     [
         ("10 / 3 = ^3^.^33^ ", ["3.333"] * 4 + [None]), ("2/3 ≈ ^0.66^7^, ", ["0.667"] * 3 + [None]),
         ("$19 * 0.0825 = ^$1^.57^. ", ["1.5675"] * 3 + [None]), (r"3 + 4 \approx ^7^ ", ["7", "7", None]),
+        (r"$\sqrt{32} \approx ^5.657^ ", ["5.657", "5.657", None]),
         ("3 + 4 is equal to ^7^ ", ["7", "7", None]), ("3 + 4 = ^5 + 2 =^ 7^ ", ["7", "7", "7", None]),
         ("1250 * 2 = ^2{,}^500^ ", ["2500", "2500", "2500", None]), ("14 / 2 = ^7^.^ ", ["7", "7", "7", None]),
         ("14 / 4 = ^3.5^.^ ", ["3.5", "3.5", "3.5", None]), ("14 / 4 = ^8", ["3.5", None]),

@@ -111,7 +111,7 @@ from typing import NamedTuple
 
 from ani.calculator.reader.exact import Exact
 from ani.calculator.reader.expressions import Found, read
-from ani.calculator.reader.tokens import MONEY, OPERATORS, SCALE, TEX, WORD, Token, starts_of, tokens_of
+from ani.calculator.reader.tokens import FRACTIONS, MONEY, OPERATORS, SCALE, TEX, WORD, Token, starts_of, tokens_of
 from ani.calculator.reader.words import BLANK, words
 from ani.numbers.grammar import number_spans
 from ani.numbers.signs import BLANKS, BOUNDARY, MAX_BLANKS
@@ -159,8 +159,7 @@ _DENIED = re.compile(
 """Matches before an order that nobody gives: `do not compute`, `refuse politely to calculate`."""
 _OPTION = re.compile(rf"(?:[\n\r{BOUNDARY}]|\A){BLANK}*\(?[A-H][.)]{BLANK}+\Z")
 """Matches the letter of an answer to choose."""
-_FRACTIONS = re.compile(r"[0-9]/[0-9].*[0-9]/[0-9]")
-_TEX_FRACTION = re.compile(r"\\[dtc]?frac")
+_SEVERAL_FRACTIONS = re.compile(r"[0-9]/[0-9].*[0-9]/[0-9]")
 _AS_DECIMAL = re.compile(r"\b(?:decimals?|nearest|round(?:ed)?)\b", re.IGNORECASE)
 _WORKED_OUT = re.compile(r"[^-0-9./:–xX]")
 _QUOTIENT = re.compile(r"(?!(?:19|20)[0-9]{2}/)[0-9]{3,}/[0-9]+|[0-9]+[xX][0-9]+")
@@ -209,7 +208,7 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     first = max(0, end - MAX_QUESTION, text.rfind(BOUNDARY, 0, len(text[:end].rstrip(BOUNDARY + " \n"))) + 1)
     window = BOUNDARY + text[first:end]
     openings, orders = words().opening.finditer(window), words().question.finditer(window)
-    starts = {match.end() for match in openings if not _is_part(window[: match.end()])}
+    starts = {match.end() for match in openings if not _no_question_follows(window[: match.end()])}
     starts |= {match.end() for match in orders if not _DENIED.search(window, 0, match.start())}
     for start in sorted(starts, reverse=True)[:MAX_STARTS]:
         tokens = tokens_of(window[: start + MAX_LENGTH], start, to_break=True)
@@ -222,8 +221,8 @@ def calculation_asked(text: str, end: int) -> Calculation | None:
     return None
 
 
-def _is_part(before: str) -> bool:
-    """Return whether what follows a text is an answer to choose from, or a line within a fraction."""
+def _no_question_follows(before: str) -> bool:
+    """Return whether a text ends with the letter of an answer to choose, or within braces, as of a fraction."""
     return _OPTION.search(before) is not None or before.count("{") > before.count("}")
 
 
@@ -247,7 +246,7 @@ def calculation_mentioned(text: str, end: int) -> Calculation | None:
 
 
 def redefined(text: str) -> frozenset[str]:
-    """The signs to which a text gives another meaning."""
+    """The signs of calculations to which a text gives another meaning, such as the asterisk of `a*b = a^2 - b`."""
     return frozenset(match["sign"] or match["bracket"] for match in _DEFINED.finditer(text))
 
 
@@ -273,14 +272,20 @@ def _is_whole(found: Found, window: str, *, closed: bool = False) -> bool:
 
 
 def _has_exact_form(found: Found, window: str, *, asked: bool = False) -> bool:
-    """Return whether texts write a value without end as a decimal as a fraction, or with a root or π."""
+    """Return whether texts write a value as a fraction, or with a root or π, because it has no end as a decimal.
+
+    Args:
+        found: The calculation.
+        window: The text around it.
+        asked: A question asks for the value, so a single fraction in TeX is to be simplified.
+    """
     if found.value.ends is not None or _AS_DECIMAL.search(window):
         return False
     written = window[found.start : found.end]
     if found.value.rational is None:
         return "\\" in written or (asked and "simplif" in window[: found.start].lower())
     # After a sign the model may write either one: 3.33, or TeX's fraction, before which no value is written.
-    return bool(_FRACTIONS.search(written) or (asked and _TEX_FRACTION.search(written)))
+    return bool(_SEVERAL_FRACTIONS.search(written)) or (asked and any(name in written for name in FRACTIONS))
 
 
 def _calculation(found: Found, window: str, first: int) -> Calculation:
