@@ -104,6 +104,9 @@ def shown(text: str, **options: list[str]) -> list[str]:
         ("[7/1]?^ It is [1/2]:=^ 0.5^ so ^7^.^ ^", ["7", "1/2", "1/2", "7", "7", "7", ""]),  # the answer's own first
         ("[7/1]:= 7 [3/1]:=^ x^", ["3", "3"]),
         ("[7/1]:= 5 [3/1]:=^ 3 ^", ["3", ""]),  # a number stood behind the first sign
+        ("[7/1]:= 5 x:=^", [""]),  # another equation begins
+        (r"[7/1]:= \frac{x}{3}, so x :=^", [""]),
+        ("[7/1]:= , x :=^", ["7"]),  # nothing stood behind the first sign
         ("[7/1]? [2/1]:= 5 + ^\n^", ["2", "7"]),  # nor does a line go on
         ("[7/1]:=\n[3/1]:=\0\0^ 7 ^ 3 ^", ["7", "3", ""]),  # both are asked
         ("[7/1]? [3/1]?\0^ 7 ^ 3 ^", ["7", "3", ""]),

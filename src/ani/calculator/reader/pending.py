@@ -15,7 +15,7 @@ A message ends
 One of several values is pending
     1. the last one after a sign in the message that is being written: ``5 * 6 =`` wants 30, whatever was asked. If
        another number follows the sign, the value stays pending up to the next sign or the line's end, as it may
-       follow yet: ``3 + 4 = 5 + 2 = 7``. When the value of a sign is written, the values of all earlier signs end.
+       follow yet: ``3 + 4 = 5 + 2, or 7``. When the value of a sign is written, the values of all earlier signs end.
     2. the first that is asked, since answers follow the order of the questions. A message that asks removes the values
        that earlier messages asked for, and so does the end of the second message after them: the first one answers,
        the second one is the next turn's question. When a message ends, its signs' values count as asked, if no other
@@ -249,6 +249,9 @@ class PendingReader:
                     else:
                         self._ask([item])
                 break
+        else:
+            if kind is _Kind.SIGN:  # another equation begins: `1/2 = x/8, so x =`
+                self._signs = self._unanswered(place)
         if kind is _Kind.LINE:
             self._signs = self._unanswered(self._origin + end)
         elif kind is _Kind.MESSAGE:
