@@ -272,5 +272,6 @@ EXAMPLES = {
     r"$[x]$ is the largest integer up to $x$. What is $[\pi - 4]$?": -1,
     "Which one is larger than twenty?\nA. 3 + 4\nB. 5 * 6": None, "Evaluate \\[\\frac{1 +\n11 (3 - 2)\n+ 4}{2}\\]": 8,
     r"Simplify $\sqrt{288}$.": None, r"What is $\frac{1}{3} + \frac{2}{7}$?": None, "What is 1/3 + 2/7?": None,
+    "$\\log_{16}\n\\frac{1}{2} =": Fraction(-1, 4),
 }  # fmt: skip
 """Texts whose value was once wrong: the right value, or None where nothing may be written."""

@@ -128,7 +128,9 @@ MAX_STARTS = 3
 """Places at which a question's expression may begin."""
 _BLANK_END = re.compile(rf"(?:{BLANK}|\\[,;:!> ]|~|\\q?quad|\\left|\\displaystyle|(?<![^\s{BOUNDARY}])\*\*)*\Z")
 _MATH_BEGIN = re.compile(r"(?:(?<![A-Za-z])\$\$?|\\[(\[]|\\begin\{[a-z]+\*?\})\Z")
-_OPERATOR_END = re.compile(rf"(?:[{re.escape(''.join(c for c in OPERATORS if len(c) == 1))}]|\\[a-z]+)\Z")
+_OPERATOR_END = re.compile(
+    rf"(?:[{re.escape(''.join(c for c in OPERATORS if len(c) == 1))}]|\\[a-z]+(?:_(?:\w|\{{\w+\}}))?)\Z"
+)
 _BREAK = r"[\n\r]|\\\\(?:\[[^\]\n]*\])?|(?<!\\)&"
 _LINE_END = re.compile(rf"(?:{BLANK}|{_BREAK})*(?:{_BREAK})\Z|{BOUNDARY}\Z")
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]{{2,}}\Z")
