@@ -148,6 +148,7 @@ QUESTIONS = [
     ("How much is the product of 4 and 5?", "product of 4 and 5", 20), ("What is 5!?", "5!", 120),
     ("What is two and a half times 2?", "two and a half times 2", 5), ("3/4 + 1/8", "3/4 + 1/8", Fraction(7, 8)),
     ("What is $5M - $250k?", "$5M - $250k", 4_750_000), ("Please calculate 5*3. Thanks!", "5*3", 15),
+    ("gcd(12, 18)?", "gcd(12, 18)", 6), ("Hi! sqrt(16)", "sqrt(16)", 4),
     ("Give me the integer, like 123 . Add two numbers: 5 + 7 =", "5 + 7", 12), ("-948 + -856 =", "-948 + -856", -1804),
     ("Q: What is 132 plus 762?", "132 plus 762", 894), ("What is 15% of 80?", "15% of 80", 12),
     ("30 percent off of 9 =", "30 percent off of 9", Fraction(63, 10)), ("a\n12 * 12\n", "12 * 12", 144),

@@ -58,7 +58,7 @@ class Words:
         named = rf"(?:{_any_of(openings)})(?!\w)|(?:{self._any('articles')}){BLANK}"
         self.opening = re.compile(
             rf"(?:[\n\r{BOUNDARY}]|(?<!\\)[.!?]{BLANK})\s*+(?:(?:(?:{self._any('introductions')}){BLANK}*)+:\s*)?"
-            rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|{named})|[;,]{BLANK}+(?={named})",
+            rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|[a-z]{{2,4}}\(|{named})|[;,]{BLANK}+(?={named})",
             re.IGNORECASE,
         )
         """Matches up to where an expression may begin without words of a question before it."""
