@@ -192,7 +192,7 @@ SOURCES: dict[str, type[DataSource]] = {
 def _source(raw: Any) -> Any:
     if not isinstance(raw, Mapping):
         return raw
-    if (kind := raw.get("kind")) not in SOURCES:
+    if not isinstance(kind := raw.get("kind"), str) or kind not in SOURCES:
         raise ValueError(f"kind must be one of {', '.join(SOURCES)}, not {kind!r:.80}")
     return SOURCES[kind].model_validate(raw)
 
