@@ -105,7 +105,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """The value of a YAML text; raises InputError, which names the text `where`, if it is not valid."""
     try:
         return yaml.safe_load(text)
-    except Exception as error:  # PyYAML raises any where a tag doesn't fit, as of `!!timestamp x` or `!!int _`
+    except Exception as error:  # PyYAML raises errors of any class for `!!timestamp x` or `!!int _`
         raise InputError(f"{where} is not valid YAML: {one_line(error)}") from error
 
 

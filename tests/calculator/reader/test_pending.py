@@ -106,7 +106,7 @@ def shown(text: str, **options: list[str]) -> list[str]:
         ("[7/1]:= 5 [3/1]:=^ 3 ^", ["3", ""]),  # a number stood behind the first sign
         ("[7/1]:= 5 x:=^", [""]),  # another equation begins
         (r"[7/1]:= \frac{x}{3}, so x :=^", [""]),
-        ("[7/1]:= , x :=^", ["7"]),  # nothing stood behind the first sign
+        ("[7/1]:= , x :=^", ["7"]),  # nothing follows the first sign
         ("[7/1]? [2/1]:= 5 + ^\n^", ["2", "7"]),  # nor does a line go on
         ("[7/1]:=\n[3/1]:=\0\0^ 7 ^ 3 ^", ["7", "3", ""]),  # both are asked
         ("[7/1]? [3/1]?\0^ 7 ^ 3 ^", ["7", "3", ""]),

@@ -131,6 +131,7 @@ _MATH_BEGIN = re.compile(r"(?:(?<![A-Za-z])\$\$?|\\[(\[]|\\begin\{[a-z]+\*?\})\Z
 _OPERATOR_END = re.compile(
     rf"(?:[{re.escape(''.join(c for c in OPERATORS if len(c) == 1))}]|\\[a-z]+(?:_(?:\w|\{{\w+\}}))?)\Z"
 )
+"""Matches an operator, or a command of TeX with its index, such as ``\\log_{16}``."""
 _BREAK = r"[\n\r]|\\\\(?:\[[^\]\n]*\])?|(?<!\\)&"
 _LINE_END = re.compile(rf"(?:{BLANK}|{_BREAK})*(?:{_BREAK})\Z|{BOUNDARY}\Z")
 _ROLE = re.compile(rf"{BOUNDARY}[a-z]{{2,}}\Z")

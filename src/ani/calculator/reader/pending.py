@@ -232,6 +232,8 @@ class PendingReader:
             self._mentions and kind is _Kind.MESSAGE and not (self._asked and self._asked[0].message == self._messages)
         )
         self._redefined |= redefined(message)
+        if kind is _Kind.SIGN:  # another equation begins, with a value or without one: `1/2 = x/8, so x =`
+            self._signs = self._unanswered(place)
         for name, value in trigger.values:
             if known := value.known(shown) or (value.mentioned(shown) if unasked else None):
                 begin = self._origin + first + known.start
@@ -245,13 +247,10 @@ class PendingReader:
                     pending = pending if places is None else pending.rounded(places)
                     item = _Item(pending, place, self._tokens, self._messages)
                     if kind is _Kind.SIGN:
-                        self._signs = [*self._unanswered(place), item][-MAX_ASKED:]
+                        self._signs = [*self._signs, item][-MAX_ASKED:]
                     else:
                         self._ask([item])
                 break
-        else:
-            if kind is _Kind.SIGN:  # another equation begins: `1/2 = x/8, so x =`
-                self._signs = self._unanswered(place)
         if kind is _Kind.LINE:
             self._signs = self._unanswered(self._origin + end)
         elif kind is _Kind.MESSAGE:

@@ -61,7 +61,8 @@ class Words:
             rf"(?=[0-9$€£¥₹(\[{{\\|√⌊⌈π+−.-]|[a-z]{{2,4}}\(|{named})|[;,]{BLANK}+(?={named})",
             re.IGNORECASE,
         )
-        """Matches up to where an expression may begin without words of a question before it."""
+        """Matches up to where an expression may begin without words of a question before it. A short word before a
+        bracket may be a function: `gcd(12, 18)`."""
         self.question = re.compile(
             rf"\b(?:{self._any('questions')})(?!\w)"
             rf"(?:[:,]?{BLANK}+(?:{self._any('fillers')})(?!\w))*[:,]?{BLANK}*",
