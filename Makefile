@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Some containers set it: each process would then compile all modules that it imports, for half a minute.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check docs rehearsal bench stress wheel
 
 demo: $(READY)
@@ -40,6 +43,7 @@ stress: $(READY)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/compare tests/training
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q -n 2 --dist worksteal -m hypothesis
 	ANI_STRESS=1 $(BIN)/python -m pytest -q -n 0 tests/test_separation.py
+	$(BIN)/python stress/rehearsal --full-size
 	@set -e; for script in $(sort $(wildcard stress/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
 # A pip of 2023 takes twice as long. --no-compile: most of the modules are never imported.

@@ -2,8 +2,8 @@
 
     python stress/rehearsal [--full-size | --packing]
 
-At full size: a training step and an answer of one recipe per model; with --full-size of every variant of every recipe,
-and nothing else; with --packing of short examples, packed and not, and nothing else. In miniature: every command of
+At full size: a training step and an answer of train.yaml; with --full-size of every variant of every recipe, and
+nothing else; with --packing of short examples, packed and not, and nothing else. In miniature: every command of
 docs/reproduce.md with small models and data (`miniature.py`). docs/reproduce.md lists what only a card can show.
 """
 
@@ -43,15 +43,12 @@ SIZES = {
 
 
 def rehearse_all(every: bool) -> None:
-    """Rehearse every variant of every recipe at full size, or one per model, and print a table in Markdown. Raises
+    """Rehearse train.yaml at full size, or every variant of every recipe, and print a table in Markdown. Raises
     RuntimeError for a fault, or for a peak or size that is not the documented one."""
     recipes = {"train": {"": load_recipe(RECIPES / "train.yaml")}}
-    names = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem not in ("train", "reference")]
-    recipes |= {name: variant_recipes(RECIPES / f"{name}.yaml") for name in names}
-    if not every:  # the last variant of one recipe per model
-        lasts = {name: [*variants.items()][-1] for name, variants in recipes.items()}
-        of_model = {recipe.model: name for name, (_, recipe) in reversed(lasts.items())}
-        recipes = {name: dict([lasts[name]]) for name in reversed(of_model.values())}
+    if every:
+        names = [path.stem for path in sorted(RECIPES.glob("*.yaml")) if path.stem not in ("train", "reference")]
+        recipes |= {name: variant_recipes(RECIPES / f"{name}.yaml") for name in names}
     print("| recipe | model | variants | seconds each | GiB at most | tokens a pass | operations a token |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     with ThreadPoolExecutor(2) as pool:  # each waits for a process of its own

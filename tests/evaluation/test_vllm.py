@@ -161,7 +161,9 @@ def test_the_command(ours: Engine, folder: Path, tmp_path: Path, monkeypatch: py
 def test_the_engine_has_the_settings_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(vllm, "LLM", lambda *_, **settings: given.update(settings) or MagicMock())
-    wanted = VllmSettings(gpu_memory_utilization=0.5, tensor_parallel_size=2, max_model_len=64)
+    wanted = VllmSettings(
+        gpu_memory_utilization=0.5, kv_cache_memory_bytes=2**20, tensor_parallel_size=2, max_model_len=64
+    )
     backend = ModelSpec(str(folder), backend="vllm", vllm=wanted).load([])
     assert wanted.model_dump().items() <= given.items()
     model = AutoModelForCausalLM.from_pretrained(folder)

@@ -224,8 +224,8 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
 
 
 def _answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
-    # On a CPU vLLM reserves a share of the machine's memory; its default, 92%, is seldom free.
-    settings = VllmSettings(gpu_memory_utilization=None if vllm_serves_on_gpu() else 0.5)
+    # On a CPU vLLM would take a share of the machine's memory, 92%, which is seldom free.
+    settings = VllmSettings(kv_cache_memory_bytes=None if vllm_serves_on_gpu() else 2 * 2**30)
     engine, name = VllmEngine(model, settings=settings), lasting_name(model_source(model)) or model
     counts: dict[Split, int] = {"train": unasked, "test": unasked // TEST_PART}
     for split, count in counts.items():

@@ -41,6 +41,8 @@ class VllmSettings(Section):
 
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     """Share of each GPU's memory that vLLM takes; null: vLLM's default. Lower it if others use the GPU."""
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
+    """Bytes for keys and values, on each GPU; null: what that share leaves beside the weights."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs among which vLLM splits the model."""
     max_model_len: int = Field(default=MAX_LENGTH, ge=1, le=MAX_LENGTH)
