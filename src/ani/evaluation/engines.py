@@ -40,9 +40,11 @@ class VllmSettings(Section):
     """Settings of vLLM's engine, by its own names."""
 
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of each GPU's memory that vLLM takes; null: vLLM's default. Lower it if others use the GPU."""
+    """Share of each GPU's memory that vLLM takes (on a CPU: of the machine's); null: vLLM's default. Lower it if others
+    use the memory."""
     kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
-    """Bytes for keys and values, on each GPU; null: what that share leaves beside the weights."""
+    """Bytes for the attention's keys and values, on each GPU or on the CPU; null: what `gpu_memory_utilization` leaves
+    beside the weights."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs among which vLLM splits the model."""
     max_model_len: int = Field(default=MAX_LENGTH, ge=1, le=MAX_LENGTH)
