@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Some containers set it: each process would then compile all modules that it imports, for half a minute.
+# Some containers set this variable. Each process would then compile all modules that it imports, for half a minute.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check docs rehearsal bench stress wheel

@@ -224,7 +224,7 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
 
 
 def _answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
-    # On a CPU vLLM would take a share of the machine's memory, 92%, which is seldom free.
+    # vLLM's default on a CPU, 92% of the machine's memory, is seldom free.
     settings = VllmSettings(kv_cache_memory_bytes=None if vllm_serves_on_gpu() else 2 * 2**30)
     engine, name = VllmEngine(model, settings=settings), lasting_name(model_source(model)) or model
     counts: dict[Split, int] = {"train": unasked, "test": unasked // TEST_PART}
