@@ -162,7 +162,11 @@ def test_the_engine_has_the_settings_asked_for(folder: Path, monkeypatch: pytest
     given: dict[str, Any] = {}
     monkeypatch.setattr(vllm, "LLM", lambda *_, **settings: given.update(settings) or MagicMock())
     wanted = VllmSettings(
-        gpu_memory_utilization=0.5, kv_cache_memory_bytes=2**20, tensor_parallel_size=2, max_model_len=64
+        gpu_memory_utilization=0.5,
+        kv_cache_memory_bytes=2**20,
+        enforce_eager=True,
+        tensor_parallel_size=2,
+        max_model_len=64,
     )
     backend = ModelSpec(str(folder), backend="vllm", vllm=wanted).load([])
     assert wanted.model_dump().items() <= given.items()

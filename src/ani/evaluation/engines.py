@@ -45,6 +45,8 @@ class VllmSettings(Section):
     kv_cache_memory_bytes: int | None = Field(default=None, ge=1)
     """Bytes for the attention's keys and values, on each GPU or on the CPU; null: what `gpu_memory_utilization` leaves
     beside the weights."""
+    enforce_eager: bool = False
+    """True: vLLM starts without compiling the model, which on a CPU takes minutes for each new shape of a model."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs among which vLLM splits the model."""
     max_model_len: int = Field(default=MAX_LENGTH, ge=1, le=MAX_LENGTH)
@@ -364,7 +366,7 @@ class VllmEngine(Engine):
         check_weights(name)  # vLLM checks few models for missing weights
         from vllm import LLM
 
-        given = settings.model_dump(exclude_none=True) | {"max_model_len": longest_text(self.config)}
+        given = settings.model_dump(exclude_defaults=True) | {"max_model_len": longest_text(self.config)}
         if (revision := hub_name(name).revision) is not None:
             given |= {"revision": revision, "tokenizer_revision": revision}
         try:
