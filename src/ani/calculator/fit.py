@@ -226,7 +226,7 @@ def answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
 def _answer_by_vllm(model: str, unasked: int, seed: int, file: Path) -> None:
     settings = VllmSettings()
     if not vllm_serves_on_gpu():
-        # vLLM's default there, 92% of the machine's memory, is seldom free, and compiling takes longer than it saves.
+        # On a CPU vLLM's default, 92% of the machine's memory, is seldom free, and compiling takes minutes.
         settings = VllmSettings(kv_cache_memory_bytes=2 * 2**30, enforce_eager=True)
     engine, name = VllmEngine(model, settings=settings), lasting_name(model_source(model)) or model
     counts: dict[Split, int] = {"train": unasked, "test": unasked // TEST_PART}
